@@ -1,0 +1,1 @@
+"""The tensor-parallel speculative decoding engine. Importing this package imports no torch; `engine.engine` does."""
