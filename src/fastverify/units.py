@@ -10,6 +10,7 @@ US_PER_MS = 1_000.0
 MS_PER_S = 1_000.0
 BYTES_PER_KB = 1024
 BYTES_PER_MB = 1024 * 1024
+_SIZES = {"MB": BYTES_PER_MB, "M": BYTES_PER_MB, "KB": BYTES_PER_KB, "K": BYTES_PER_KB, "B": 1}
 
 
 def ns_to_ms(ns: float) -> float:
@@ -39,17 +40,12 @@ def format_bytes(num_bytes: int) -> str:
 def parse_bytes(text: str) -> int:
     """`"56KB"`, `"1 MB"`, `"4096"` to bytes. Raises ValueError with the rule for anything else."""
     cleaned = text.strip().upper().replace(" ", "")
-    for unit, size in (("MB", BYTES_PER_MB), ("M", BYTES_PER_MB), ("KB", BYTES_PER_KB), ("K", BYTES_PER_KB), ("B", 1)):
-        if cleaned.endswith(unit):
-            number = cleaned.removesuffix(unit)
-            break
-    else:
-        number, size = cleaned, 1
+    unit = next((unit for unit in _SIZES if cleaned.endswith(unit)), "")
     try:
-        num_bytes = float(number) * size
+        num_bytes = float(cleaned.removesuffix(unit)) * _SIZES.get(unit, 1)
     except ValueError:
         num_bytes = -1.0
-    if num_bytes < 1 or num_bytes != int(num_bytes):
+    if not 1 <= num_bytes < 2**63 or num_bytes != int(num_bytes):
         raise ValueError(f"a size is a whole number of bytes, KB or MB such as 4096, 56KB or 1MB, got {text!r}.")
     return int(num_bytes)
 

@@ -1,0 +1,80 @@
+"""The `fastverify` command: collects the verbs and turns errors into one line and an exit code.
+
+A FastverifyError is a user's answer, so it has no traceback; anything else is our bug and keeps its own.
+"""
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from fastverify import __version__, env
+from fastverify.cli.console import err
+from fastverify.cli.exit_codes import ExitCode
+from fastverify.cli.verbs import add_verbs
+from fastverify.errors import ConfigError, FastverifyError
+
+# typer carries its own copy of click in newer releases, so the base of its usage errors is reached through typer alone.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="fastverify",
+    help="Find out why speculative decoding is slow on this machine, and make it fast.",
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fastverify {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    env.check_unknown()
+    _configure_logging(env.read("FASTVERIFY_LOG"))
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _configure_logging(level_name: str) -> None:
+    level = logging.getLevelNamesMapping().get(level_name.upper())
+    if level is None:
+        raise ConfigError(f"FASTVERIFY_LOG must be debug, info, warning or error, got {level_name!r}.")
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+        return code if isinstance(code, int) else ExitCode.OK
+    except FastverifyError as error:
+        err.print(f"fastverify: {error}", markup=False, soft_wrap=True)
+        return error.exit_code
+    except typer.Exit as request:
+        return request.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        err.print("fastverify: interrupted")
+        return ExitCode.INTERRUPTED
+    except UsageError as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        err.print(f"fastverify: {message} Try `fastverify --help`.", markup=False, soft_wrap=True)
+        return ExitCode.BAD_INPUT
+
+
+def main() -> None:
+    """Entry point of the `fastverify` script."""
+    sys.exit(run())
+
+
+add_verbs(app)
