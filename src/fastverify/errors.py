@@ -9,7 +9,9 @@ FastverifyError
 ├── WorkerDiedError      a rank process ended; carries its traceback
 ├── TraceFormatError     a profiler file that cannot be read
 ├── ServerError          a server answered with an error or not at all
-│   └── ServerStartError it never became healthy; carries the tail of its log
+│   ├── ServerStartError it never became healthy; carries the tail of its log
+│   ├── ServerCrashError it ended while it was in use; carries its exit code and the tail of its log
+│   └── ServerHangError  it is alive but did not answer in time; carries the tail of its log
 └── LedgerError          the ledger file is damaged, of another version, or in use
 
 A message says the rule, what came, and what to do. The command line prints it without a traceback.
@@ -62,6 +64,14 @@ class ServerError(FastverifyError):
 
 class ServerStartError(ServerError):
     """A server never became healthy; the message carries the tail of its log."""
+
+
+class ServerCrashError(ServerError):
+    """A server ended while it was in use; the message carries its exit code and the tail of its log."""
+
+
+class ServerHangError(ServerError):
+    """A server is alive but did not answer in time; the message carries the tail of its log."""
 
 
 class LedgerError(FastverifyError):
