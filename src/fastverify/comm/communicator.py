@@ -1,0 +1,129 @@
+"""The one object through which a model talks to the other ranks, and the record of what it said.
+
+It adds to a backend: the choice of fused or separate norm, phases, and statistics. A single rank gets a communicator
+whose operations are plain differentiable tensor code, so that training and torch.compile run through it unchanged.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Literal
+
+import torch
+
+from fastverify.comm.backend import AllReduceBackend
+from fastverify.comm.gloo import GlooBackend
+from fastverify.comm.group import Group, create_group
+from fastverify.comm.local import LocalBackend
+from fastverify.comm.rmsnorm import add_residual_rms_norm_, rms_norm
+from fastverify.comm.stats import CommStats
+from fastverify.errors import ConfigError
+
+BackendName = Literal["auto", "gloo", "shm"]
+
+
+class Communicator:
+    """Collectives of one group, over one backend. Every rank makes the same calls in the same order."""
+
+    def __init__(
+        self, group: Group, backend: AllReduceBackend, *, fuse_rmsnorm: bool = True, choice_reason: str = "asked for"
+    ) -> None:
+        self.group = group
+        self.fuse_rmsnorm = fuse_rmsnorm
+        self.choice_reason = choice_reason
+        self.stats = CommStats()
+        self._backend = backend
+        self._phase = "none"
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the group."""
+        return self.group.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.group.world_size
+
+    @property
+    def backend_name(self) -> str:
+        """The backend that really runs, never "auto"."""
+        return self._backend.name
+
+    def set_phase(self, phase: str) -> None:
+        """Name the part of the decoding cycle that the next calls belong to, for `stats`."""
+        self._phase = phase
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Sum of `x` over the ranks. `x` is contiguous and holds the result too when there are several ranks."""
+        start_ns = perf_counter_ns()
+        summed = self._backend.all_reduce(x)
+        self.stats.add(self._phase, "all_reduce", x.nbytes, perf_counter_ns() - start_ns)
+        return summed
+
+    def all_reduce_residual_rmsnorm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`(RMSNorm(new_residual) * weight, new_residual)` with new_residual = residual + sum over ranks of x.
+
+        Use the returned residual: with several ranks it is `residual` itself, updated in place; with one rank it is a
+        new tensor, so that gradients flow. `x` may be overwritten.
+        Shapes: x, residual [rows, hidden] (leading dimensions may be more); weight [hidden].
+        """
+        if not self.fuse_rmsnorm:
+            return add_residual_rms_norm_(self.all_reduce(x), residual, weight, eps), residual
+        start_ns = perf_counter_ns()
+        normed = self._backend.all_reduce_residual_rmsnorm(x, residual, weight, eps)
+        self.stats.add(self._phase, "all_reduce_residual_rmsnorm", x.nbytes, perf_counter_ns() - start_ns)
+        return normed, residual
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Every rank's contiguous `x`, in rank order, as [world_size, *x.shape]."""
+        start_ns = perf_counter_ns()
+        gathered = self._backend.all_gather(x)
+        self.stats.add(self._phase, "all_gather", x.nbytes, perf_counter_ns() - start_ns)
+        return gathered
+
+    def close(self) -> None:
+        """Free the backend; the group stays open. Calling twice is harmless."""
+        self._backend.close()
+
+
+class SingleRankCommunicator(Communicator):
+    """No ranks to talk to: nothing is timed, nothing is written in place."""
+
+    def __init__(self) -> None:
+        group = create_group(0, 1)
+        super().__init__(group, LocalBackend(group), choice_reason="one rank needs no collective")
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` itself."""
+        return x
+
+    def all_reduce_residual_rmsnorm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The reference norm of `residual + x`, and that sum."""
+        new_residual = residual + x
+        return rms_norm(new_residual, weight, eps), new_residual
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` with a leading dimension of 1."""
+        return x.unsqueeze(0)
+
+
+def single_rank_communicator() -> Communicator:
+    """For one process: training, tests, and tensor-parallel size 1."""
+    return SingleRankCommunicator()
+
+
+def create_communicator(group: Group, backend: BackendName = "auto", *, fuse_rmsnorm: bool = True) -> Communicator:
+    """A communicator over the named backend; `backend_name` and `choice_reason` say what "auto" became.
+
+    Every rank of the group calls this with the same arguments.
+    """
+    if group.world_size == 1:
+        return SingleRankCommunicator()
+    if backend in ("auto", "gloo"):
+        return Communicator(group, GlooBackend(group), fuse_rmsnorm=fuse_rmsnorm, choice_reason="asked for")
+    raise ConfigError(f"an all-reduce backend is auto, gloo or shm, got {backend!r}.")
