@@ -1,0 +1,124 @@
+"""Linear layers and the attention and MLP blocks of a Llama-type layer, cut over the ranks of a communicator.
+
+Column-parallel projections are merged (query+key+value, gate+up) and need no communication; row-parallel ones return
+this rank's partial sum, which the decoder layer hands to the communicator. Nothing here calls a collective.
+Source: Megatron-LM, arXiv:1909.08053, section 3.
+T = packed token rows, D = hidden size, H = local query heads, K = local kv heads, d = head size, I = local MLP width.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fastverify.model_config import ModelConfig
+from fastverify.models.attention import Attention
+from fastverify.models.rope import Angles, rotate
+from fastverify.models.sharding import Slots, Span, local_size, local_span, part, shard_heads, whole
+
+if TYPE_CHECKING:
+    from fastverify.comm.communicator import Communicator
+
+
+class Linear(nn.Module):
+    """`x @ weight.T + bias` with parameters that start at zero: a checkpoint or an initialiser fills them."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_outputs, num_inputs))
+        self.bias = nn.Parameter(torch.zeros(num_outputs)) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows of `x`, projected."""
+        return F.linear(x, self.weight, self.bias)
+
+    def row_slots(self, name: str, span: Span, full_size: int, offset: int) -> Slots:
+        """Places of a column-parallel projection `name` whose part starts at row `offset` here."""
+        yield part(f"{name}.weight", self.weight, 0, span, full_size, offset)
+        if self.bias is not None:
+            yield part(f"{name}.bias", self.bias, 0, span, full_size, offset)
+
+    def column_slots(self, name: str, span: Span, full_size: int) -> Slots:
+        """Places of a row-parallel projection. Its bias exists on rank 0 only, so that the sum holds it once."""
+        yield part(f"{name}.weight", self.weight, 1, span, full_size)
+        if self.bias is not None:
+            yield whole(f"{name}.bias", self.bias.detach())
+
+
+class SelfAttention(nn.Module):
+    """Grouped-query attention with this rank's heads; its output is a partial sum."""
+
+    def __init__(self, config: ModelConfig, communicator: Communicator, layer: int, num_inputs: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head_dim = config.head_dim
+        self.full_heads, self.full_kv_heads = config.num_heads, config.num_kv_heads
+        self.eps = config.rms_norm_eps
+        self.shard = shard_heads(config.num_heads, config.num_kv_heads, communicator.rank, communicator.world_size)
+        self.num_heads, self.num_rotated = self.shard.num_heads, self.shard.num_heads + self.shard.num_kv_heads
+        self.qkv = Linear(
+            num_inputs, (self.num_rotated + self.shard.num_kv_heads) * self.head_dim, bias=config.qkv_bias
+        )
+        self.output = Linear(
+            self.num_heads * self.head_dim, config.hidden_size, bias=config.output_bias and communicator.rank == 0
+        )
+        self.q_norm = nn.Parameter(torch.ones(self.head_dim)) if config.qk_norm else None
+        self.k_norm = nn.Parameter(torch.ones(self.head_dim)) if config.qk_norm else None
+
+    def forward(self, x_TD: torch.Tensor, angles: Angles, attention: Attention) -> torch.Tensor:
+        """This rank's partial sum [T, D] of the attention output."""
+        num_rows = x_TD.shape[0]
+        heads_Thd = self.qkv(x_TD).view(num_rows, -1, self.head_dim)
+        q_and_k = heads_Thd[:, : self.num_rotated]
+        if self.q_norm is not None and self.k_norm is not None:
+            q_and_k = self._normed(q_and_k, self.q_norm, self.k_norm)
+        q_and_k = rotate(q_and_k, angles)
+        q_THd, k_TKd = q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :]
+        out_THd = attention.attend(self.layer, q_THd, k_TKd, heads_Thd[:, self.num_rotated :])
+        partial: torch.Tensor = self.output(out_THd.reshape(num_rows, -1))
+        return partial
+
+    def _normed(self, q_and_k: torch.Tensor, q_norm: torch.Tensor, k_norm: torch.Tensor) -> torch.Tensor:
+        shape = (self.head_dim,)
+        q_THd = F.rms_norm(q_and_k[:, : self.num_heads], shape, q_norm, self.eps)
+        k_TKd = F.rms_norm(q_and_k[:, self.num_heads :], shape, k_norm, self.eps)
+        return torch.cat((q_THd, k_TKd), 1)
+
+    def slots(self, prefix: str) -> Slots:
+        """Places of the tensors that a checkpoint calls `prefix`q_proj and so on."""
+        d, kv_span = self.head_dim, self.shard.kv_heads.scaled(self.head_dim)
+        q_span, full_q, full_kv = self.shard.heads.scaled(d), self.full_heads * d, self.full_kv_heads * d
+        yield from self.qkv.row_slots(f"{prefix}q_proj", q_span, full_q, 0)
+        yield from self.qkv.row_slots(f"{prefix}k_proj", kv_span, full_kv, self.num_heads * d)
+        yield from self.qkv.row_slots(f"{prefix}v_proj", kv_span, full_kv, self.num_rotated * d)
+        yield from self.output.column_slots(f"{prefix}o_proj", q_span, full_q)
+        for name, norm in (("q_norm", self.q_norm), ("k_norm", self.k_norm)):
+            if norm is not None:
+                yield whole(f"{prefix}{name}.weight", norm.detach())
+
+
+class GatedMlp(nn.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x)) over this rank's columns; its output is a partial sum."""
+
+    def __init__(self, config: ModelConfig, communicator: Communicator) -> None:
+        super().__init__()
+        self.full_size = config.intermediate_size
+        self.size = local_size(self.full_size, communicator.world_size)
+        self.span = local_span(self.full_size, communicator.rank, communicator.world_size)
+        self.gate_up = Linear(config.hidden_size, 2 * self.size, bias=config.mlp_bias)
+        self.down = Linear(self.size, config.hidden_size, bias=config.mlp_bias and communicator.rank == 0)
+
+    def forward(self, x_TD: torch.Tensor) -> torch.Tensor:
+        """This rank's partial sum [T, D]."""
+        gate_TI, up_TI = self.gate_up(x_TD).chunk(2, -1)
+        partial: torch.Tensor = self.down(F.silu(gate_TI) * up_TI)
+        return partial
+
+    def slots(self, prefix: str) -> Slots:
+        """Places of `prefix`gate_proj, up_proj and down_proj."""
+        yield from self.gate_up.row_slots(f"{prefix}gate_proj", self.span, self.full_size, 0)
+        yield from self.gate_up.row_slots(f"{prefix}up_proj", self.span, self.full_size, self.size)
+        yield from self.down.column_slots(f"{prefix}down_proj", self.span, self.full_size)
