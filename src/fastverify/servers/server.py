@@ -76,6 +76,10 @@ class RunningServer(Protocol):
         """Whether its process runs; says nothing about health."""
         ...
 
+    def exit_code(self) -> int | None:
+        """None while its process runs; 128 + signal number where a signal ended it."""
+        ...
+
     def stop(self) -> None:
         """End the server and everything it started. Calling twice is harmless."""
         ...
