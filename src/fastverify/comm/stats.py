@@ -64,9 +64,12 @@ class CommStats:
     def __init__(self) -> None:
         # key -> [calls, total_ns]; bytes follow from the key.
         self._counts: dict[tuple[str, str, int], list[int]] = {}
+        # Nanoseconds of each operation over all phases and sizes: cheap to read around one pass.
+        self.ns_by_op: dict[str, int] = {}
 
     def add(self, phase: str, op: str, num_bytes: int, ns: int) -> None:
         """Record one call."""
+        self.ns_by_op[op] = self.ns_by_op.get(op, 0) + ns
         key = (phase, op, num_bytes)
         count = self._counts.get(key)
         if count is None:
