@@ -1,0 +1,99 @@
+"""The report's sentences, shared by the page and the Markdown.
+
+Above all the one that gives credit: a faster all-reduce speeds up plain decoding as well, so its gain is never counted
+as speculation's.
+"""
+
+from __future__ import annotations
+
+from fastverify.tuning.report_types import Decomposition, ExperimentRow, Report, Side
+
+# Arbitrary: factors this near to 1 are told as "no change".
+SAME = 0.02
+HEADLINE_NUMBERS = (
+    ("plain decoding", "plain_tok_s", "tok/s", 1),
+    ("speculative decoding", "speculative_tok_s", "tok/s", 1),
+    ("speedup of speculation", "speedup", "x", 2),
+    ("verify pass", "verify_ms", "ms", 1),
+)
+
+
+def factor(value: float) -> str:
+    """`5.02x`, `12.4x`."""
+    return f"{value:.1f}x" if value >= 9.95 else f"{value:.2f}x"
+
+
+def decomposition_sentences(parts: Decomposition, before: Side, after: Side) -> list[str]:
+    """How much of the gain was given to both arms, and how much is speculation's own."""
+    whole = f"Speculative decoding now runs {factor(parts.total)} as fast as before."
+    plain = (
+        f"Plain decoding runs {factor(parts.shared)} as fast with the same changes"
+        f"{_saved(parts)}, so that much is no merit of speculation."
+    )
+    product = f"{factor(parts.shared)} for both arms times {factor(parts.speculation)} makes {factor(parts.total)}."
+    return [whole, plain, _own_part(parts, before, after), product]
+
+
+def _saved(parts: Decomposition) -> str:
+    if parts.plain_saved_ms is None or parts.plain_saved_all_reduce_ms is None or parts.plain_saved_ms <= 0:
+        return ""
+    all_reduce, saved = parts.plain_saved_all_reduce_ms, parts.plain_saved_ms
+    return f" ({all_reduce:.1f} of the {saved:.1f} ms that its step saves are all-reduce)"
+
+
+def _own_part(parts: Decomposition, before: Side, after: Side) -> str:
+    change = (
+        f"its advantage over plain decoding went from {factor(before.speedup or 0)} to {factor(after.speedup or 0)}"
+    )
+    if abs(parts.speculation - 1) < SAME:
+        return f"Speculation itself gained nothing: {change}."
+    if parts.speculation < 1:
+        return f"Speculation gained less than plain decoding: {change}, a factor of {factor(parts.speculation)}."
+    return f"Speculation's own part is {factor(parts.speculation)}: {change}."
+
+
+def headline_numbers(report: Report) -> list[tuple[str, str, str, str]]:
+    """(name, before, after with unit, change) of the four numbers at the top; an empty text for what is not known."""
+    rows = []
+    for name, key, unit, digits in HEADLINE_NUMBERS:
+        old, new = (getattr(side, key) if side else None for side in (report.before, report.after))
+        texts = ["" if value is None else f"{value:.{digits}f}" for value in (old, new)]
+        unit_text = unit if unit == "x" else f" {unit}"
+        shown = texts[1] or texts[0]
+        rows.append((name, texts[0] if texts[1] else "", shown + unit_text if shown else "", _change(key, old, new)))
+    return rows
+
+
+def _change(key: str, old: float | None, new: float | None) -> str:
+    if not old or not new or key == "speedup":
+        return "over plain decoding" if key == "speedup" else ""
+    ratio = old / new if key.endswith("_ms") else new / old
+    return f"{factor(ratio)} as fast"
+
+
+def predicted_text(row: ExperimentRow) -> str:
+    """`1.10 to 1.42x`, or a dash where there is no prediction."""
+    if row.predicted_speedup is None:
+        return "-"
+    return f"{row.predicted_speedup.low:.2f} to {row.predicted_speedup.high:.2f}x"
+
+
+def measured_text(row: ExperimentRow) -> str:
+    """`1.31x`, or a dash."""
+    return "-" if row.measured_speedup is None else f"{row.measured_speedup:.2f}x"
+
+
+def error_sentence(report: Report) -> str:
+    """How good the predictions were, in one sentence."""
+    both = [row for row in report.experiments if row.predicted_speedup and row.measured_speedup]
+    if report.median_error is None or not both:
+        return "No experiment has both a prediction and a measurement yet."
+    inside = sum(
+        row.predicted_speedup.low <= row.measured_speedup <= row.predicted_speedup.high
+        for row in both
+        if row.predicted_speedup is not None and row.measured_speedup is not None
+    )
+    return (
+        f"Median error {100 * report.median_error:.0f} % over {len(both)} experiments; "
+        f"{inside} of {len(both)} measurements lie inside the predicted interval."
+    )
