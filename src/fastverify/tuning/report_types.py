@@ -16,6 +16,7 @@ from fastverify.tuning.interval import Interval
 
 SCHEMA_VERSION = 1
 State = Literal["pending", "running", "done", "failed", "skipped"]
+End = Literal["before", "after"]
 Answer = Literal["passed", "failed", "could not tell"]
 
 
@@ -39,7 +40,7 @@ class Side(_Record):
 class Bar(_Record):
     """The anatomy of one arm at one end of the campaign."""
 
-    side: Literal["before", "after"]
+    side: End
     arm: Literal["plain", "speculative"]
     phases_ms: dict[str, float]
     cycle_ms: float
