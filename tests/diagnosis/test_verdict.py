@@ -60,6 +60,7 @@ def test_identities(plain_tok_s: float, speculative_tok_s: float, accept_length:
     assert sum(speculative.phases_ms.values()) == pytest.approx(verdict.cycle_ms), "phases add up to the cycle"
 
 
-def test_a_rate_of_zero_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"above 0, got 0.*plain arm"):
-        cost_from_tok_s("plain", 0.0)
+@pytest.mark.parametrize(("tok_s", "accept_length"), [(0.0, 1.0), (50.0, 0.9)])
+def test_impossible_numbers_are_refused(tok_s: float, accept_length: float) -> None:
+    with pytest.raises(ConfigError, match=r"above 0 and an acceptance length at least 1, got .*plain arm"):
+        cost_from_tok_s("plain", tok_s, accept_length=accept_length)

@@ -88,7 +88,7 @@ def _draft_collectives(measurement: ServerMeasurement) -> tuple[float | None, fl
 
 
 def draft_passes_per_cycle(measurement: ServerMeasurement) -> float:
-    """Draft model passes of one cycle, without the extend pass; 0 where the drafter is no model."""
+    """Draft model passes of one cycle after the extend pass, which drafts the first token; 0 for other drafters."""
     if measurement.settings.get("drafter") in ("ngram", "none"):
         return 0.0
-    return float(measurement.settings.get("num_draft_steps", 0))
+    return max(float(measurement.settings.get("num_draft_steps", 1)) - 1.0, 0.0)

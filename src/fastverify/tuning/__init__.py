@@ -1,0 +1,1 @@
+"""From a diagnosis to faster settings: cost model, experiments, plan, ledger, gates, tuner."""

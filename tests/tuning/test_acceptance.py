@@ -1,0 +1,37 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastverify.tuning.acceptance import Acceptance
+
+survivals = st.lists(st.floats(0, 1), min_size=1, max_size=8).map(lambda values: tuple(sorted(values, reverse=True)))
+
+
+@given(survival=survivals, num_passes=st.integers(1, 10_000))
+def test_every_shorter_chain_follows_from_one_run(survival: tuple[float, ...], num_passes: int) -> None:
+    acceptance = Acceptance(survival, num_passes)
+    for k in range(1, len(survival) + 1):
+        length = acceptance.accept_length(k)
+        assert length.mid == pytest.approx(1 + sum(survival[:k]))
+        assert length.low >= 1
+        assert length.high <= 1 + k
+
+
+@given(survival=survivals, num_drafts=st.integers(1, 16))
+def test_longer_chains_yield_more_but_never_more_than_all(survival: tuple[float, ...], num_drafts: int) -> None:
+    acceptance = Acceptance(survival, 100)
+    shorter, longer = acceptance.accept_length(num_drafts), acceptance.accept_length(num_drafts + 1)
+    assert shorter.mid <= longer.mid <= 2 + num_drafts
+    assert acceptance.survival_at(num_drafts + 1).mid == pytest.approx(longer.mid - shorter.mid)
+
+
+def test_the_last_conditional_acceptance_goes_on() -> None:
+    acceptance = Acceptance((0.8, 0.4), 100)
+    fourth = acceptance.survival_at(4)
+    assert fourth.mid == pytest.approx(0.4 * (0.5 * 0.95) ** 2)
+    assert fourth.low < fourth.mid < fourth.high
+
+
+def test_the_range_narrows_with_the_number_of_passes() -> None:
+    few, many = (Acceptance((0.7, 0.5), n).accept_length(2) for n in (25, 2500))
+    assert few.high - few.low == pytest.approx(10 * (many.high - many.low))
