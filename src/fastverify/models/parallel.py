@@ -41,11 +41,12 @@ class Linear(nn.Module):
         if self.bias is not None:
             yield part(f"{name}.bias", self.bias, 0, span, full_size, offset)
 
-    def column_slots(self, name: str, span: Span, full_size: int) -> Slots:
-        """Places of a row-parallel projection. Its bias exists on rank 0 only, so that the sum holds it once."""
+    def column_slots(self, name: str, span: Span, full_size: int, rank: int) -> Slots:
+        """Places of a row-parallel projection. Only rank 0 fills its bias, so that the sum holds it once."""
         yield part(f"{name}.weight", self.weight, 1, span, full_size)
         if self.bias is not None:
-            yield whole(f"{name}.bias", self.bias.detach())
+            num_outputs = self.bias.shape[0]
+            yield part(f"{name}.bias", self.bias, 0, Span(0, 0 if rank else num_outputs), num_outputs)
 
 
 class SelfAttention(nn.Module):
@@ -53,7 +54,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, communicator: Communicator, layer: int, num_inputs: int) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.rank = layer, communicator.rank
         self.head_dim = config.head_dim
         self.full_heads, self.full_kv_heads = config.num_heads, config.num_kv_heads
         self.eps = config.rms_norm_eps
@@ -62,9 +63,7 @@ class SelfAttention(nn.Module):
         self.qkv = Linear(
             num_inputs, (self.num_rotated + self.shard.num_kv_heads) * self.head_dim, bias=config.qkv_bias
         )
-        self.output = Linear(
-            self.num_heads * self.head_dim, config.hidden_size, bias=config.output_bias and communicator.rank == 0
-        )
+        self.output = Linear(self.num_heads * self.head_dim, config.hidden_size, bias=config.output_bias)
         self.q_norm = nn.Parameter(torch.ones(self.head_dim)) if config.qk_norm else None
         self.k_norm = nn.Parameter(torch.ones(self.head_dim)) if config.qk_norm else None
 
@@ -94,7 +93,7 @@ class SelfAttention(nn.Module):
         yield from self.qkv.row_slots(f"{prefix}q_proj", q_span, full_q, 0)
         yield from self.qkv.row_slots(f"{prefix}k_proj", kv_span, full_kv, self.num_heads * d)
         yield from self.qkv.row_slots(f"{prefix}v_proj", kv_span, full_kv, self.num_rotated * d)
-        yield from self.output.column_slots(f"{prefix}o_proj", q_span, full_q)
+        yield from self.output.column_slots(f"{prefix}o_proj", q_span, full_q, self.rank)
         for name, norm in (("q_norm", self.q_norm), ("k_norm", self.k_norm)):
             if norm is not None:
                 yield whole(f"{prefix}{name}.weight", norm.detach())
@@ -105,11 +104,11 @@ class GatedMlp(nn.Module):
 
     def __init__(self, config: ModelConfig, communicator: Communicator) -> None:
         super().__init__()
-        self.full_size = config.intermediate_size
+        self.rank, self.full_size = communicator.rank, config.intermediate_size
         self.size = local_size(self.full_size, communicator.world_size)
         self.span = local_span(self.full_size, communicator.rank, communicator.world_size)
         self.gate_up = Linear(config.hidden_size, 2 * self.size, bias=config.mlp_bias)
-        self.down = Linear(self.size, config.hidden_size, bias=config.mlp_bias and communicator.rank == 0)
+        self.down = Linear(self.size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x_TD: torch.Tensor) -> torch.Tensor:
         """This rank's partial sum [T, D]."""
@@ -121,4 +120,4 @@ class GatedMlp(nn.Module):
         """Places of `prefix`gate_proj, up_proj and down_proj."""
         yield from self.gate_up.row_slots(f"{prefix}gate_proj", self.span, self.full_size, 0)
         yield from self.gate_up.row_slots(f"{prefix}up_proj", self.span, self.full_size, self.size)
-        yield from self.down.column_slots(f"{prefix}down_proj", self.span, self.full_size)
+        yield from self.down.column_slots(f"{prefix}down_proj", self.span, self.full_size, self.rank)
