@@ -6,18 +6,21 @@ whose operations are plain differentiable tensor code, so that training and torc
 
 from __future__ import annotations
 
+import logging
 from time import perf_counter_ns
 from typing import Literal
 
 import torch
 
 from fastverify.comm.backend import AllReduceBackend
-from fastverify.comm.gloo import GlooBackend
+from fastverify.comm.chooser import Choice, choose_auto, choose_gloo, choose_shm
 from fastverify.comm.group import Group, create_group
 from fastverify.comm.local import LocalBackend
 from fastverify.comm.rmsnorm import add_residual_rms_norm_, rms_norm
 from fastverify.comm.stats import CommStats
 from fastverify.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 BackendName = Literal["auto", "gloo", "shm"]
 
@@ -26,11 +29,11 @@ class Communicator:
     """Collectives of one group, over one backend. Every rank makes the same calls in the same order."""
 
     def __init__(
-        self, group: Group, backend: AllReduceBackend, *, fuse_rmsnorm: bool = True, choice_reason: str = "asked for"
+        self, group: Group, backend: AllReduceBackend, *, fuse_rmsnorm: bool = True, choice: Choice | None = None
     ) -> None:
         self.group = group
         self.fuse_rmsnorm = fuse_rmsnorm
-        self.choice_reason = choice_reason
+        self.choice = choice or Choice(backend.name, "given")
         self.stats = CommStats()
         self._backend = backend
         self._phase = "none"
@@ -49,6 +52,11 @@ class Communicator:
     def backend_name(self) -> str:
         """The backend that really runs, never "auto"."""
         return self._backend.name
+
+    @property
+    def choice_reason(self) -> str:
+        """Why that backend, in one sentence; the measurements are in `choice`."""
+        return self.choice.reason
 
     def set_phase(self, phase: str) -> None:
         """Name the part of the decoding cycle that the next calls belong to, for `stats`."""
@@ -94,7 +102,7 @@ class SingleRankCommunicator(Communicator):
 
     def __init__(self) -> None:
         group = create_group(0, 1)
-        super().__init__(group, LocalBackend(group), choice_reason="one rank needs no collective")
+        super().__init__(group, LocalBackend(group), choice=Choice("local", "one rank needs no collective"))
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """`x` itself."""
@@ -124,6 +132,9 @@ def create_communicator(group: Group, backend: BackendName = "auto", *, fuse_rms
     """
     if group.world_size == 1:
         return SingleRankCommunicator()
-    if backend in ("auto", "gloo"):
-        return Communicator(group, GlooBackend(group), fuse_rmsnorm=fuse_rmsnorm, choice_reason="asked for")
-    raise ConfigError(f"an all-reduce backend is auto, gloo or shm, got {backend!r}.")
+    choosers = {"auto": choose_auto, "gloo": choose_gloo, "shm": choose_shm}
+    if backend not in choosers:
+        raise ConfigError(f"an all-reduce backend is one of {', '.join(choosers)}, got {backend!r}.")
+    chosen, choice = choosers[backend](group)
+    logger.info("all-reduce over %s: %s", chosen.name, choice.reason)
+    return Communicator(group, chosen, fuse_rmsnorm=fuse_rmsnorm, choice=choice)
