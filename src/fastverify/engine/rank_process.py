@@ -1,0 +1,64 @@
+"""A rank process: joins its group, loads its part of the models, and steps until the owner says so or is gone.
+
+Started as `python -m fastverify.engine.rank_process` with the numbers of its pipes, so the owner's own main module is
+never imported here. A thread watches a pipe that only the owner holds open: when the owner is gone, even killed, the
+rank ends. Whatever goes wrong is reported to the owner with its traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+
+from fastverify.engine.rank_spec import RankSpec
+
+# Ctrl-C reaches the whole terminal group: the owner handles it and closes its ranks.
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+# Arbitrary: time for a clean end after the owner is gone, before the rank is ended hard.
+_ORPHAN_GRACE_S = 2.0
+
+
+def main() -> None:
+    """Entry point; `sys.argv[1]` is a RankSpec."""
+    spec = RankSpec(**json.loads(sys.argv[1]))
+    threading.Thread(target=_end_with_owner, args=(spec.lifeline_fd,), daemon=True).start()
+    with Connection(spec.owner_fd) as owner:
+        exit_code = _run_reported(spec, owner)
+    sys.exit(exit_code)
+
+
+def _run_reported(spec: RankSpec, owner: Connection) -> int:
+    """Run the rank; exit code 0 for a normal end and for an owner that is gone."""
+    # Imported here so that SIGINT is ignored and the lifeline is watched before torch takes its seconds.
+    from fastverify.engine.commands import Failed
+    from fastverify.engine.rank_loop import run_rank
+    from fastverify.errors import CommTimeoutError, FastverifyError
+
+    try:
+        run_rank(spec, owner)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0
+    except Exception as error:  # noqa: BLE001 - the boundary of the process: everything is reported and ends it
+        is_comm = isinstance(error, CommTimeoutError) or "gloo" in str(error)
+        is_user_error = isinstance(error, FastverifyError) and not is_comm
+        owner.send(Failed(str(error), traceback.format_exc(), is_user_error, is_comm))
+        return 1
+    return 0
+
+
+def _end_with_owner(lifeline_fd: int) -> None:
+    """Wait until the owner's end of the pipe closes, then end this process."""
+    os.read(lifeline_fd, 1)
+    time.sleep(_ORPHAN_GRACE_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
