@@ -200,6 +200,7 @@ class Handler(BaseHTTPRequestHandler):
     """The endpoints that the tuner uses."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     simulation: Simulation
     start_s: float
     profile_dir: Path

@@ -18,6 +18,7 @@ from fastverify.servers.metrics import (
     CollectiveTotals,
     CycleTotals,
     MetricsPage,
+    SpecStats,
     add_pages,
     read_collectives,
     read_cycles,
@@ -58,10 +59,11 @@ def measure(
         before = server.metrics()
         samples[block.arm] += run_block(server, load, block, on_sample)
         windows[block.arm].append(server.metrics().since(before))
+    num_draft_steps = int(server.settings().get("num_draft_steps", 0))
     return ServerMeasurement(
         requested_settings=dict(requested_settings or {}),
         settings=server.settings(),
-        arms={arm: measure_arm(arm, samples[arm], add_pages(windows[arm])) for arm in load.arms},
+        arms={arm: measure_arm(arm, samples[arm], add_pages(windows[arm]), num_draft_steps) for arm in load.arms},
         num_tokens=num_tokens,
         repeats=repeats,
         concurrency=concurrency,
@@ -69,8 +71,11 @@ def measure(
     )
 
 
-def measure_arm(arm: Arm, samples: Sequence[Sample], window: MetricsPage) -> ArmMeasurement:
-    """One arm from its samples and the growth of the server's counters while they ran."""
+def measure_arm(arm: Arm, samples: Sequence[Sample], window: MetricsPage, num_draft_steps: int = 0) -> ArmMeasurement:
+    """One arm from its samples and the growth of the server's counters while they ran.
+
+    A page lists draft positions up to the deepest correct one; the deeper ones of `num_draft_steps` were never correct.
+    """
     cycles = read_cycles(window, arm)
     main = max(cycles, key=lambda totals: totals.total_s, default=None)
     spec = read_spec_stats(window)
@@ -89,9 +94,7 @@ def measure_arm(arm: Arm, samples: Sequence[Sample], window: MetricsPage) -> Arm
         cycle_ms=s_to_ms(main.total_s) / main.num_cycles if main else None,
         anatomy_ms=_anatomy_ms(main) if main else {},
         accept_length=spec.accept_length or _mean_accept_length(samples),
-        correct_drafts_per_position=tuple(count / passes for count in spec.num_correct_drafts_per_position)
-        if passes
-        else (),
+        correct_drafts_per_position=_survival(spec, num_draft_steps),
         num_proposed_drafts=spec.num_proposed_drafts / passes if passes else 0.0,
         collectives=tuple(collectives),
         all_reduces_per_verify=sum(verify) if verify else None,
@@ -128,6 +131,14 @@ def _warm_up(server: RunningServer, load: Load, num_warmups: int) -> None:
         )
         for arm in load.arms:
             run_block(server, warm_up, Block(arm, repeat=0))
+
+
+def _survival(spec: SpecStats, num_draft_steps: int) -> tuple[float, ...]:
+    if not spec.num_verify_passes:
+        return ()
+    counts = spec.num_correct_drafts_per_position
+    padding = (0,) * (num_draft_steps - len(counts))
+    return tuple(count / spec.num_verify_passes for count in counts + padding)
 
 
 def _anatomy_ms(cycles: CycleTotals) -> dict[str, float]:
