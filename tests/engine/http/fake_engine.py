@@ -47,7 +47,7 @@ class BytesDecoder:
 class BytesCodec:
     vocab_size = 256
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
 
     def decoder(self) -> BytesDecoder:
@@ -62,7 +62,7 @@ class FakeEngine:
         self.cancelled: list[str] = []
         self.submitted: list[Request] = []
         self.dies = False
-        self.profile_dir: Path | None = None
+        self.is_profiling = False
         self.totals = EngineTotals()
         self._events: queue.Queue[TokenEvent | BaseException] = queue.Queue()
         self._running: dict[str, tuple[Request, int]] = {}
@@ -101,12 +101,12 @@ class FakeEngine:
             num_running = len(self._running)
         return EngineStats(cycles, [collective], speculation, {"verify": 1}, 0.0, tokens, num_running, 0)
 
-    def start_profile(self, output_dir: Path) -> None:
-        self.profile_dir = output_dir
+    def start_profile(self) -> None:
+        self.is_profiling = True
 
-    def stop_profile(self) -> list[Path]:
-        assert self.profile_dir is not None
-        return [self.profile_dir / "rank0.json.gz"]
+    def stop_profile(self, folder: Path) -> list[Path]:
+        assert self.is_profiling
+        return [folder / "rank0.json.gz"]
 
     def close(self) -> None:
         self._closing.set()

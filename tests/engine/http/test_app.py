@@ -239,6 +239,7 @@ def test_models_and_info(server: Running) -> None:
 
 
 def test_profile(server: Running, tmp_path: Any) -> None:
+    assert server.client.post("/stop_profile").status_code == 400
     assert server.client.post("/start_profile", json={"output_dir": str(tmp_path)}).status_code == 200
     assert server.client.post("/stop_profile").json() == {"files": [str(tmp_path / "rank0.json.gz")]}
     assert server.client.post("/start_profile", json={"folder": "x"}).status_code == 400

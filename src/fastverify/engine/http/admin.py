@@ -70,7 +70,7 @@ async def _call(service: Service, call: Callable[[], Result]) -> Result:
     """One command of the engine. Raises RequestError: 503 after a failure, 400 for what the engine refuses."""
     try:
         return await service.bridge.command(call)
-    except WorkerDiedError as error:
+    except (WorkerDiedError, TimeoutError) as error:
         raise RequestError(503, str(error).split("\n", 1)[0], code="engine_failed") from None
     except (FastverifyError, OSError) as error:
         raise RequestError(400, str(error)) from None

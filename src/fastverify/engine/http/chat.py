@@ -49,6 +49,7 @@ async def create_chat_completion(request: Request) -> Response:
         max_tokens=fields.max_completion_tokens or fields.max_tokens,
         stops=fields.stops + service.template.stops,
         id_prefix="chatcmpl",
+        add_special_tokens=service.template.is_plain,
     )
     return await answer(request, fields, generation, service.limits.name, ChatShape())
 

@@ -47,6 +47,11 @@ class ChatTemplate:
         except TemplateError as error:
             raise ConfigError(f"the model's chat template must be a jinja template, but: {error}.") from error
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it names no special tokens itself, so that the tokenizer has to add them."""
+        return self.source == PLAIN_TEMPLATE
+
     def render(self, messages: Sequence[dict[str, str]]) -> str:
         """The prompt, ending where the answer begins. Raises ConfigError when the template refuses the messages."""
         template = _environment().from_string(self.source)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fastverify.engine.request import Request, TokenEvent
-from fastverify.errors import FastverifyError, WorkerDiedError
+from fastverify.errors import ConfigError, FastverifyError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ class EngineLike(Protocol):
 
     def stats(self) -> Any: ...
 
-    def start_profile(self, output_dir: Path) -> None: ...
+    def start_profile(self) -> None: ...
 
-    def stop_profile(self) -> list[Path]: ...
+    def stop_profile(self, folder: Path) -> list[Path]: ...
 
 
 class QueueFullError(FastverifyError):
@@ -80,6 +80,7 @@ class EngineBridge:
         self._drain = threading.Thread(target=self._drain_events, name="engine-events", daemon=True)
         self._closing = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._profile_folder: Path | None = None
         self.failed = asyncio.Event()
         self.failure: BaseException | None = None
         self.finish_reasons: Counter[str] = Counter()
@@ -118,6 +119,12 @@ class EngineBridge:
         """Ask the engine to drop a request; never waits."""
         self._engine_cancel_later(request_id)
 
+    def end_streams(self, message: str) -> None:
+        """Give every open stream an error as its last event."""
+        for request_id in list(self._streams):
+            self.cancel(request_id)
+            self._deliver(TokenEvent(request_id, (), finished=True, finish_reason="error", error=message))
+
     async def command(self, call: Callable[[], Result]) -> Result:
         """Run one blocking call of the engine after all earlier ones. Raises WorkerDiedError after a rank died."""
         if self.failure is not None:
@@ -130,13 +137,18 @@ class EngineBridge:
         document: dict[str, Any] = self._engine.stats().to_dict()
         return document
 
-    def start_profile(self, output_dir: Path) -> None:
-        """Begin recording; run it with `command`."""
-        self._engine.start_profile(output_dir)
+    def start_profile(self, folder: Path) -> None:
+        """Begin recording into `folder`; run it with `command`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._engine.start_profile()
+        self._profile_folder = folder
 
     def stop_profile(self) -> list[Path]:
-        """End recording; run it with `command`."""
-        return self._engine.stop_profile()
+        """End recording and return one file per rank; run it with `command`. Raises ConfigError if none runs."""
+        folder, self._profile_folder = self._profile_folder, None
+        if folder is None:
+            raise ConfigError("a profile is stopped after it was started, but none is recording.")
+        return self._engine.stop_profile(folder)
 
     def _engine_cancel_later(self, request_id: str) -> None:
         if self.failure is None and not self._closing.is_set():
@@ -171,9 +183,7 @@ class EngineBridge:
     def _fail(self, error: BaseException) -> None:
         self.failure = error
         logger.error("the engine failed", exc_info=error)
-        message = f"the engine failed: {_first_line(error)}"
-        for request_id in list(self._streams):
-            self._deliver(TokenEvent(request_id, (), finished=True, finish_reason="error", error=message))
+        self.end_streams(f"the engine failed: {_first_line(error)}")
         self.failed.set()
 
 

@@ -59,7 +59,8 @@ class Generation:
         while True:
             event = await self.stream.next_event()
             if event.finish_reason == "error":
-                raise RequestError(500, event.error or "the engine failed on this request.", code="engine_error")
+                reason = (event.error or "the engine failed on this request.").split("\n", 1)[0]
+                raise RequestError(500, reason, code="engine_error")
             piece = self._piece(event, decoder.push)
             if self._scanner.found:
                 self.stream.cancel()
@@ -112,6 +113,7 @@ async def start_generation(
     max_tokens: int | None,
     stops: tuple[str, ...],
     id_prefix: str,
+    add_special_tokens: bool = True,
 ) -> Generation:
     """Submit a request. `max_tokens` None: up to the end of the context.
 
@@ -124,7 +126,7 @@ async def start_generation(
             param="model",
             code="model_not_found",
         )
-    token_ids = codec.encode(prompt) if isinstance(prompt, str) else prompt
+    token_ids = codec.encode(prompt, add_special_tokens=add_special_tokens) if isinstance(prompt, str) else prompt
     _check_token_ids("prompt", token_ids, codec.vocab_size)
     _check_token_ids("stop_token_ids", fields.stop_token_ids, codec.vocab_size)
     request = Request(
@@ -150,7 +152,7 @@ async def _submit(bridge: EngineBridge, request: Request) -> TokenStream:
     except ConfigError as error:
         raise RequestError(400, str(error)) from None
     except WorkerDiedError as error:
-        raise RequestError(503, str(error).splitlines()[0], code="engine_failed") from None
+        raise RequestError(503, str(error).split("\n", 1)[0], code="engine_failed") from None
 
 
 def _check_token_ids(name: str, token_ids: list[int], vocab_size: int) -> None:

@@ -1,6 +1,7 @@
 """Runs the application until a signal or a dead rank: one listening socket, a drain, an exit code.
 
-The first SIGTERM or SIGINT stops accepting and lets running requests finish within a grace; the second ends at once.
+The first SIGTERM or SIGINT stops accepting and lets running requests finish within a grace; at its end, or at a second
+signal, those that still run are answered with an error.
 After a rank died the server keeps answering 503 for a moment, so that clients and health checks see why, then ends.
 """
 
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 # Arbitrary: long enough for waiting answers to be sent and for a health check to see the reason.
 FAILURE_LINGER_S = 2.0
+# Arbitrary: time to send the errors of requests that the grace did not suffice for.
+LAST_ANSWERS_S = 1.0
+STOPPED = "the server was stopped before this request finished."
 BACKLOG = 512
 
 
@@ -69,10 +73,11 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 backlog=BACKLOG,
                 lifespan="on",
-                timeout_graceful_shutdown=config.drain_timeout_s,  # type: ignore[arg-type]
+                timeout_graceful_shutdown=config.drain_timeout_s + LAST_ANSWERS_S,  # type: ignore[arg-type]
             )
         )
         self._service = service
+        self._drain_timeout_s = config.drain_timeout_s
         self._on_listening = on_listening
         self._watch: asyncio.Task[None] | None = None
 
@@ -88,7 +93,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Drain on the first signal, end on the second. uvicorn's own version raises the signal again at the end."""
+        """Begin to drain; uvicorn's own version would raise the signal again at the end and spoil the exit code."""
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGTERM, signal.SIGINT)
         for number in numbers:
@@ -101,6 +106,7 @@ class _Server(uvicorn.Server):
 
     def _on_signal(self, number: signal.Signals) -> None:
         logger.info("%s: draining", number.name)
-        self.force_exit = self.should_exit
+        grace_s = 0.0 if self._service.is_draining else self._drain_timeout_s
+        asyncio.get_running_loop().call_later(grace_s, self._service.bridge.end_streams, STOPPED)
         self.should_exit = True
         self._service.is_draining = True
