@@ -44,7 +44,7 @@ def make_measurement(**speculative_changes: object) -> ServerMeasurement:
             "num_proposed_drafts": 3.0,
             "collectives": (
                 CollectiveCost(phase="verify", op="all_reduce", per_pass=17, bytes_per_pass=87040, ms_per_pass=20.0),
-                CollectiveCost(phase="draft", op="all_reduce", per_pass=3, bytes_per_pass=3840, ms_per_pass=1.5),
+                CollectiveCost(phase="draft", op="all_reduce", per_pass=9, bytes_per_pass=11520, ms_per_pass=4.5),
                 CollectiveCost(phase="extend", op="all_reduce", per_pass=3, bytes_per_pass=11520, ms_per_pass=1.5),
             ),
             "all_reduces_per_verify": 17.0,

@@ -38,7 +38,8 @@ class Machine:
     row_ms: float = 0.15
     compute_ms: float = 3.2
     norm_us: float = 15.0
-    draft_ms: float = 0.5
+    draft_ms: float = 0.35
+    choice_ms: float = 0.12
     replicated: float = 1.2
     conditional: float = 0.72
     tree_gain: float = 1.1
@@ -73,16 +74,21 @@ class Machine:
             costs = [_cost(phase, "all_reduce", calls, bytes_each, reduce_ms)]
         return phases, [*costs, _cost(phase, "all_gather", 1, rows * 8192, gather_us / 1000)]
 
-    def draft_pass(self, settings: Mapping[str, Any], phase: str, rows: int) -> tuple[float, list]:
+    def draft_work(
+        self, settings: Mapping[str, Any], phase: str, rows: int, num_layers: int, num_choices: int
+    ) -> tuple[float, list]:
+        """Passes of the head's layer with 3 all-reduces each, and token choices with a gather each."""
+        compute_ms = num_layers * self.draft_ms + num_choices * self.choice_ms
         if settings["draft_placement"] == "replicated":
-            return self.draft_ms * self.replicated, []
+            return compute_ms * self.replicated, []
         gather_bytes = rows * 8192 if settings["draft_token_exchange"] == "gather_logits" else 16
         reduce_us, gather_us = self.call_us(settings, rows * self.hidden_bytes), self.call_us(settings, gather_bytes)
         costs = [
-            _cost(phase, "all_reduce", 3, rows * self.hidden_bytes, 3 * reduce_us / 1000),
-            _cost(phase, "all_gather", 1, gather_bytes, gather_us / 1000),
+            _cost(phase, "all_reduce", 3 * num_layers, rows * self.hidden_bytes, 3 * num_layers * reduce_us / 1000),
+            _cost(phase, "all_gather", num_choices, gather_bytes, num_choices * gather_us / 1000),
         ]
-        return self.draft_ms + (3 * reduce_us + gather_us) / 1000, costs
+        costs = [cost for cost in costs if cost.per_pass]
+        return compute_ms + sum(cost.ms_per_pass for cost in costs), costs
 
     def survival(self, settings: Mapping[str, Any]) -> tuple[float, ...]:
         if settings["drafter"] == "ngram":
@@ -113,11 +119,11 @@ class Machine:
         phases, costs = self.target_pass(settings, "verify", settings["num_proposed_drafts"] + 1)
         phases |= {"draft": 0.05, "extend": 0.0, "accept": 0.15, "host": 0.3}
         if settings["drafter"] == "eagle3":
-            extend_ms, extend_costs = self.draft_pass(settings, "extend", 3)
-            draft_ms, draft_costs = self.draft_pass(settings, "draft", settings["top_k"])
-            passes = settings["num_draft_steps"] - 1
-            phases |= {"extend": extend_ms + 0.1, "draft": passes * draft_ms}
-            costs = [*costs, *extend_costs, *(draft_costs if passes else [])]
+            steps = settings["num_draft_steps"]
+            extend_ms, extend_costs = self.draft_work(settings, "extend", 3, 1, 0)
+            draft_ms, draft_costs = self.draft_work(settings, "draft", settings["top_k"], steps - 1, steps)
+            phases |= {"extend": extend_ms + 0.1, "draft": draft_ms}
+            costs = [*costs, *extend_costs, *draft_costs]
         if settings["draft_shape"] == "tree":
             phases["host"] += 0.3
         return _arm("speculative", phases, costs, self.survival(settings), settings["num_proposed_drafts"])

@@ -77,18 +77,12 @@ def evidence_of_arm(arm: ArmMeasurement, source: str) -> tuple[Evidence, ...]:
 
 
 def _draft_collectives(measurement: ServerMeasurement) -> tuple[float | None, float | None]:
-    """Calls and milliseconds per cycle of the draft model's collectives; None where none were reported."""
+    """Calls and milliseconds per cycle of the draft model's collectives; None where none were reported.
+
+    A cycle has one draft phase and one extend pass, whatever the number of draft steps.
+    """
     arm = measurement.arms["speculative"]
     own = [cost for cost in arm.collectives if cost.phase in DRAFT_PHASES]
     if not own:
         return None, None
-    passes = {"draft": draft_passes_per_cycle(measurement), "extend": 1.0}
-    count = sum(cost.per_pass * passes[cost.phase] for cost in own)
-    return count, sum(cost.ms_per_pass * passes[cost.phase] for cost in own)
-
-
-def draft_passes_per_cycle(measurement: ServerMeasurement) -> float:
-    """Draft model passes of one cycle after the extend pass, which drafts the first token; 0 for other drafters."""
-    if measurement.settings.get("drafter") in ("ngram", "none"):
-        return 0.0
-    return max(float(measurement.settings.get("num_draft_steps", 1)) - 1.0, 0.0)
+    return sum(cost.per_pass for cost in own), sum(cost.ms_per_pass for cost in own)

@@ -20,7 +20,7 @@ from fastverify.tuning.all_reduce_table import AllReduceTable
 from fastverify.tuning.collective_model import CollectiveModel
 from fastverify.tuning.cycle_model import PlainCycle, SpeculativeCycle
 from fastverify.tuning.interval import Interval
-from fastverify.tuning.knobs import Knobs
+from fastverify.tuning.knobs import Knobs, chain_of, merge_settings
 from fastverify.tuning.priors import Prior
 from fastverify.units import MS_PER_S
 
@@ -85,7 +85,7 @@ class CostModel:
 
     def predict(self, changes: Mapping[str, Setting]) -> Prediction:
         """Both arms after these changes to the measured settings, all at once."""
-        settings = _merged(self.settings, changes)
+        settings = merge_settings(self.settings, changes)
         knobs = Knobs.from_settings(settings)
         used: set[Prior] = set()
         plain = _arm(Interval.exact(1.0), self._plain.phases_ms(knobs, used))
@@ -122,7 +122,7 @@ class CostModel:
 
     def chain_changes(self, num_drafts: int) -> dict[str, Setting]:
         """Changes that make the drafts a chain of this length."""
-        return {"draft_shape": "chain", "top_k": 1, "num_draft_steps": num_drafts, "num_proposed_drafts": num_drafts}
+        return chain_of(num_drafts)
 
     def one_more_draft_pays(self, num_drafts: int) -> bool:
         """Marginal rule: the next draft's tokens per added millisecond against tokens per millisecond so far."""
@@ -154,14 +154,6 @@ def _arm(accept_length: Interval, phases_ms: Mapping[str, Interval]) -> ArmPredi
         accept_length=accept_length,
         phases_ms=phases_ms,
     )
-
-
-def _merged(settings: Mapping[str, Setting], changes: Mapping[str, Setting]) -> dict[str, Setting]:
-    """A new number of steps makes the old number of drafts meaningless, unless it is changed as well."""
-    merged = {**settings, **changes}
-    if "num_proposed_drafts" not in changes and {"num_draft_steps", "draft_shape", "top_k", "drafter"} & set(changes):
-        merged["num_proposed_drafts"] = "auto"
-    return merged
 
 
 def _drafts_alike(knobs: Knobs, reference: Knobs) -> bool:

@@ -123,32 +123,48 @@ class SpeculativeCycle:
                 return measured
             used.add(priors.NGRAM_DRAFT_MS)
             return priors.NGRAM_DRAFT_MS.value
-        compute, calls = self._draft_pass(used)
+        compute, calls = self._draft_work(knobs.num_draft_steps, used)
         width_factor = 1.0
         if knobs.is_chain != self._reference.is_chain:
             used.add(priors.TREE_WIDTH)
             width = priors.TREE_WIDTH.value
             compute = compute / width if knobs.is_chain else compute * width
             width_factor = knobs.top_k / self._reference.top_k
-        one_pass = self._draft_pass_ms(compute, calls, knobs, used, size_factor=width_factor)
-        return one_pass.scaled(knobs.draft_passes)
+        return self._draft_model_ms(compute, calls, knobs, used, size_factor=width_factor)
 
-    def _draft_pass(self, used: set[Prior]) -> tuple[Interval, tuple[Calls, ...]]:
-        """Compute and collectives of one measured draft pass, or of the extend pass where none ran."""
-        passes = self._reference.draft_passes
-        if passes > 0:
-            ms = self._cost.phases_ms.get("draft", 0.0) / passes
-            return Interval.exact(max(ms - total_ms(self._draft_calls), 0.0)), self._draft_calls
-        if self._extend_compute_ms > 0:
+    def _draft_work(self, new_steps: int, used: set[Prior]) -> tuple[Interval, tuple[Calls, ...]]:
+        """Compute and collectives of the draft phase for another number of steps.
+
+        The extend pass gives the first level its hidden state: k steps are k token choices and k - 1 layer passes.
+        """
+        steps = self._reference.num_draft_steps
+        if not self._reference.has_draft_model:
+            used.add(priors.UNKNOWN_DRAFT)
+            return priors.UNKNOWN_DRAFT.value.scaled(new_steps * (self._cost.verify_ms or self._cost.total_ms)), ()
+        compute_ms = max(self._cost.phases_ms.get("draft", 0.0) - total_ms(self._draft_calls), 0.0)
+        if new_steps == steps:
+            return Interval.exact(compute_ms), self._draft_calls
+        choices = [replace(call, count=call.count * new_steps / steps) for call in self._draft_calls if call.is_gather]
+        if steps == 1:
             used.add(priors.EXTEND_TO_DRAFT)
-            return priors.EXTEND_TO_DRAFT.value.scaled(self._extend_compute_ms), self._extend_calls
-        used.add(priors.UNKNOWN_DRAFT)
-        return priors.UNKNOWN_DRAFT.value.scaled(self._cost.verify_ms or self._cost.total_ms), ()
+            layers = [
+                replace(call, count=call.count * (new_steps - 1)) for call in self._extend_calls if not call.is_gather
+            ]
+            added = priors.EXTEND_TO_DRAFT.value.scaled(self._extend_compute_ms * (new_steps - 1))
+            return Interval.exact(compute_ms) + added, (*choices, *layers)
+        factor = (new_steps - 1) / (steps - 1)
+        layers = [replace(call, count=call.count * factor) for call in self._draft_calls if not call.is_gather]
+        used.add(priors.CHOICE_SHARE)
+        share = priors.CHOICE_SHARE.value
+        grown = [
+            compute_ms * (new_steps - 1 + part) / (steps - 1 + part) for part in (share.low, share.mid, share.high)
+        ]
+        return Interval(low=min(grown), mid=grown[1], high=max(grown)), (*choices, *(c for c in layers if c.count > 0))
 
-    def _draft_pass_ms(
+    def _draft_model_ms(
         self, compute: Interval, calls: Iterable[Calls], knobs: Knobs, used: set[Prior], *, size_factor: float = 1.0
     ) -> Interval:
-        """One pass of the draft model where the new settings put it."""
+        """Compute and collectives of the draft model where the new settings put it."""
         reference = self._reference
         if knobs.draft_placement != reference.draft_placement:
             growth = priors.replicated_factor(reference.tp_size)
@@ -171,9 +187,9 @@ class SpeculativeCycle:
         if not knobs.has_draft_model:
             return ZERO
         if not self._reference.has_draft_model:
-            return self._draft_pass(used)[0]
+            return self._draft_work(1, used)[0]
         compute = Interval.exact(self._extend_compute_ms)
-        return self._draft_pass_ms(compute, self._extend_calls, knobs, used)
+        return self._draft_model_ms(compute, self._extend_calls, knobs, used)
 
     def _tree_host_ms(self, knobs: Knobs, used: set[Prior]) -> Interval:
         if knobs.is_chain == self._reference.is_chain:

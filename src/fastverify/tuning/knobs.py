@@ -65,10 +65,18 @@ class Knobs:
         """Rows per request of a verify pass."""
         return self.num_proposed_drafts + 1
 
-    @property
-    def draft_passes(self) -> int:
-        """Draft model passes per cycle after the extend pass, which itself yields the first level of drafts."""
-        return self.num_draft_steps - 1 if self.has_draft_model else 0
+
+def merge_settings(settings: Mapping[str, Setting], changes: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Settings after changes. A new depth or shape makes the old number of drafts meaningless, unless it is given too."""
+    merged = {**settings, **changes}
+    if "num_proposed_drafts" not in changes and {"num_draft_steps", "draft_shape", "top_k", "drafter"} & set(changes):
+        merged["num_proposed_drafts"] = "auto"
+    return merged
+
+
+def chain_of(num_drafts: int) -> dict[str, Setting]:
+    """Changes that make the drafts a chain of this length."""
+    return {"draft_shape": "chain", "top_k": 1, "num_draft_steps": num_drafts, "num_proposed_drafts": num_drafts}
 
 
 def _num_proposed(value: Setting, drafter: str, shape: str, steps: int, top_k: int) -> int:

@@ -60,6 +60,13 @@ ROW_SLOPE = Prior(
     "tile and cache steps make the growth uneven (MoESD, arXiv:2505.19645)",
     "a trial with another number of proposed drafts",
 )
+CHOICE_SHARE = Prior(
+    "choice_share",
+    _interval(0.15, 0.3, 0.5),
+    "part of a draft step's compute that chooses the token (logits and arg-max), the rest is the layer",
+    "one matrix of a vocabulary of 4096 against one layer of the draft model, both short",
+    "a trial with another number of draft steps",
+)
 EXTEND_TO_DRAFT = Prior(
     "extend_to_draft",
     _interval(0.5, 0.8, 1.1),
