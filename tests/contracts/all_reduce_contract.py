@@ -1,0 +1,255 @@
+"""What every all-reduce backend must do, as one test class that each backend's test file runs.
+
+A subclass names a factory: an importable function from a Group to a backend. Each test starts ranks, and every rank
+makes the inputs of all ranks from seeds, so that it can work out the expected sum by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from fastverify.comm.backend import AllReduceBackend
+from fastverify.comm.group import Group, close_group, create_group
+from fastverify.errors import CommTimeoutError, UnsupportedError
+from tests.ranks import run_ranks
+
+Factory = Callable[[Group], AllReduceBackend]
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Relative error of rounding once to the dtype, and the absolute one below its normal range.
+UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+SMALLEST_STEP = {torch.float32: 2.0**-149, torch.bfloat16: 2.0**-133, torch.float16: 2.0**-24}
+FLOAT32_ROUNDOFF = 2.0**-24
+
+
+class AllReduceContract:
+    """Subclasses set `factory`, and smaller numbers where a backend is slow."""
+
+    factory: Factory
+    sizes = (1, 2, 15, 16, 17, 63, 1000, 4096, 5121, 40_001)
+    calls = {2: 3000, 3: 600, 8: 60}
+    names_the_late_rank = True
+
+    @pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+    def test_answers(self, world_size: int) -> None:
+        """Sums, fused norms and gathers; one test per world size, because starting ranks is what costs time."""
+        answers = run_ranks(check_answers, world_size, type(self).factory, self.sizes)
+        assert all(answer == answers[0] for answer in answers), "ranks hold different bits"
+
+    @pytest.mark.parametrize("world_size", [2, 3, 8])
+    def test_back_to_back_calls_of_mixed_sizes_do_not_mix(self, world_size: int) -> None:
+        run_ranks(check_back_to_back, world_size, type(self).factory, self.calls[world_size])
+
+    def test_waits_for_a_late_rank_and_refuses_what_it_cannot_sum(self) -> None:
+        run_ranks(check_late_rank, 3, type(self).factory)
+
+    def test_a_rank_that_never_comes_is_an_error(self) -> None:
+        run_ranks(check_absent_rank, 3, type(self).factory, self.names_the_late_rank)
+
+    def test_a_dead_rank_is_an_error_long_before_the_timeout(self) -> None:
+        run_ranks(check_dead_rank, 3, type(self).factory, killed=(1,))
+
+    def test_two_groups_at_once(self) -> None:
+        run_ranks(check_two_groups, 3, type(self).factory)
+
+
+@contextmanager
+def joined(
+    rank: int, world_size: int, rendezvous: str, factory: Factory, timeout_s: float = 30.0
+) -> Iterator[AllReduceBackend]:
+    """A backend on a group of its own; no rank leaves before all are done."""
+    group = create_group(rank, world_size, rendezvous, timeout_s=timeout_s)
+    backend = factory(group)
+    yield backend
+    backend.all_gather(torch.zeros(1))
+    backend.close()
+    close_group(group)
+
+
+def make_inputs(world_size: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
+    """Every rank's input: magnitudes spread over ten powers of two, so that a sum in 16 bits would lose the small."""
+    inputs = []
+    for rank in range(world_size):
+        generator = torch.Generator().manual_seed(1000 * seed + rank)
+        scale = 2.0 ** torch.randint(-5, 6, shape, generator=generator)
+        inputs.append((torch.randn(shape, generator=generator) * scale).to(dtype))
+    return inputs
+
+
+def sum_in_rank_order(inputs: list[torch.Tensor]) -> torch.Tensor:
+    """The contract's sum, to the bit."""
+    total = inputs[0].float()
+    for x in inputs[1:]:
+        total = total + x.float()
+    return total.to(inputs[0].dtype)
+
+
+def add_exactly(terms: list[torch.Tensor]) -> torch.Tensor:
+    """Their sum in float64, whose own error is far below every bound here."""
+    return torch.stack([term.double() for term in terms]).sum(0)
+
+
+def sum_error_bound(terms: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """Largest error of adding in float32 in any order and rounding once: len - 1 additions, one rounding."""
+    magnitude = add_exactly([term.abs() for term in terms])
+    exact = add_exactly(terms).abs()
+    additions = (len(terms) - 1) * FLOAT32_ROUNDOFF * magnitude
+    rounding = 0.0 if dtype == torch.float32 else UNIT_ROUNDOFF[dtype] * (exact + additions)
+    return additions + rounding + SMALLEST_STEP[dtype]
+
+
+def digest(x: torch.Tensor) -> bytes:
+    """The bits of a tensor."""
+    return x.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def check_answers(rank: int, world_size: int, rendezvous: str, factory: Factory, sizes: tuple[int, ...]) -> int:
+    with joined(rank, world_size, rendezvous, factory) as backend:
+        check_that_16_bit_sums_would_fail(world_size)
+        answers = check_sums(backend, rank, world_size, sizes) + check_fused_norms(backend, rank, world_size)
+        check_all_gather(backend, rank, world_size)
+    return zlib.crc32(b"".join(answers))
+
+
+def check_sums(backend: AllReduceBackend, rank: int, world_size: int, sizes: tuple[int, ...]) -> list[bytes]:
+    answers = []
+    for dtype in DTYPES:
+        for size in sizes:
+            inputs = make_inputs(world_size, (size,), dtype, seed=size)
+            x = inputs[rank].clone()
+            assert backend.can_run(size, dtype).ok
+            assert backend.all_reduce(x) is x
+            error = (x.double() - add_exactly(inputs)).abs()
+            assert (error <= sum_error_bound(inputs, dtype)).all(), (dtype, size, error.max())
+            assert torch.equal(x, sum_in_rank_order(inputs)), (dtype, size)
+            answers.append(digest(x))
+    return answers
+
+
+def check_that_16_bit_sums_would_fail(world_size: int) -> None:
+    """The bound is worth something: a sum rounded to bf16 at every step breaks it on these inputs."""
+    if world_size < 3:
+        return
+    inputs = make_inputs(world_size, (4096,), torch.bfloat16, seed=4096)
+    total = inputs[0]
+    for x in inputs[1:]:
+        total = total + x
+    exact = add_exactly(inputs)
+    assert ((total.double() - exact).abs() > sum_error_bound(inputs, torch.bfloat16)).any()
+
+
+def check_fused_norms(backend: AllReduceBackend, rank: int, world_size: int) -> list[bytes]:
+    answers = []
+    for dtype in DTYPES:
+        for rows, hidden_size in ((1, 320), (5, 320), (4, 7), (9, 1030), (64, 512)):
+            inputs = make_inputs(world_size, (rows, hidden_size), dtype, seed=rows)
+            before, weights = make_inputs(2, (rows, hidden_size), dtype, seed=77)
+            residual = before.clone()
+            normed = backend.all_reduce_residual_rmsnorm(inputs[rank].clone(), residual, weights[0], 1e-5)
+            assert normed.dtype == dtype
+            check_residual(residual, before, inputs)
+            check_norm(normed, residual, weights[0], 1e-5)
+            answers += [digest(residual), digest(normed)]
+    return answers
+
+
+def check_residual(residual: torch.Tensor, before: torch.Tensor, inputs: list[torch.Tensor]) -> None:
+    """Within the bound of a sum that may be rounded once more before the residual is added."""
+    terms = [before, *inputs]
+    exact = add_exactly(terms)
+    summed = add_exactly(inputs).abs()
+    bound = sum_error_bound(terms, residual.dtype) + UNIT_ROUNDOFF[residual.dtype] * summed * 1.01
+    assert ((residual.double() - exact).abs() <= bound).all()
+
+
+def check_norm(normed: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+    """Within the bound of a float32 sum of squares, a root, a division and two roundings to the dtype."""
+    hidden_size = residual.shape[-1]
+    wide = residual.double()
+    exact = wide / (wide.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+    # The sum of squares has relative error hidden * 2^-24 at most, halved by the root; 6 more float32 operations.
+    relative = (hidden_size / 2 + 6) * FLOAT32_ROUNDOFF + 2.02 * UNIT_ROUNDOFF[normed.dtype]
+    absolute = SMALLEST_STEP[normed.dtype] * (1 + weight.double().abs())
+    assert ((normed.double() - exact).abs() <= exact.abs() * relative + absolute).all()
+
+
+def check_all_gather(backend: AllReduceBackend, rank: int, world_size: int) -> None:
+    for dtype in (*DTYPES, torch.int64, torch.bool):
+        for shape in ((), (1,), (3, 5), (2, 20_001)):
+            inputs = [(x * 8).to(dtype) for x in make_inputs(world_size, shape, torch.float32, seed=3)]
+            assert torch.equal(backend.all_gather(inputs[rank]), torch.stack(inputs)), (dtype, shape)
+
+
+def check_back_to_back(rank: int, world_size: int, rendezvous: str, factory: Factory, calls: int) -> None:
+    """Data differs from call to call, so a buffer that is overwritten or read too early gives a wrong sum."""
+    sizes = (1, 700, 9, 3000, 64, 2, 20_000)
+    with joined(rank, world_size, rendezvous, factory) as backend:
+        bases = [make_inputs(world_size, (size,), torch.float32, seed=size) for size in sizes]
+        for call in range(calls):
+            inputs = [base + call for base in bases[call % len(sizes)]]
+            x = inputs[rank].clone()
+            if call % 5 == 4:
+                assert torch.equal(backend.all_gather(x), torch.stack(inputs)), call
+            else:
+                assert torch.equal(backend.all_reduce(x), sum_in_rank_order(inputs)), call
+
+
+def check_late_rank(rank: int, world_size: int, rendezvous: str, factory: Factory) -> None:
+    with joined(rank, world_size, rendezvous, factory) as backend:
+        for late in range(world_size):
+            if rank == late:
+                time.sleep(0.15)
+            assert backend.all_reduce(torch.ones(100))[0] == world_size
+        for bad in (torch.ones(4, dtype=torch.int32), torch.ones(0)):
+            assert not backend.can_run(bad.numel(), bad.dtype).ok
+            with pytest.raises(UnsupportedError):
+                backend.all_reduce(bad)
+
+
+def check_absent_rank(rank: int, world_size: int, rendezvous: str, factory: Factory, names_the_rank: bool) -> None:
+    group = create_group(rank, world_size, rendezvous, timeout_s=0.5)
+    backend = factory(group)
+    backend.all_reduce(torch.ones(100))
+    if rank == 2:
+        time.sleep(1.5)
+        return
+    with pytest.raises(CommTimeoutError, match="rank 2" if names_the_rank else "late") as caught:
+        backend.all_reduce(torch.ones(100))
+    assert "0.5" in str(caught.value)
+
+
+def check_dead_rank(rank: int, world_size: int, rendezvous: str, factory: Factory) -> None:
+    group = create_group(rank, world_size, rendezvous, timeout_s=30)
+    backend = factory(group)
+    backend.all_reduce(torch.ones(100))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start_s = time.monotonic()
+    with pytest.raises(CommTimeoutError, match="rank 1 in|rank 1 ended"):
+        backend.all_reduce(torch.ones(100))
+    assert time.monotonic() - start_s < 5
+    time.sleep(0.5)  # leaving at once would make this rank a dead one in the eyes of the other
+
+
+def check_two_groups(rank: int, world_size: int, rendezvous: str, factory: Factory) -> None:
+    """All ranks in one group and ranks 0 and 2 in another, used in turn."""
+    from torch.distributed import FileStore, PrefixStore
+
+    store = FileStore(rendezvous.removeprefix("file://"), world_size)
+    everyone = factory(create_group(rank, world_size, PrefixStore("everyone", store), timeout_s=30))
+    some = factory(create_group(rank // 2, 2, PrefixStore("some", store), timeout_s=30)) if rank != 1 else None
+    for call in range(50):
+        assert everyone.all_reduce(torch.full((500,), float(call + rank)))[7] == 3 * call + 3
+        if some is not None:
+            assert some.all_reduce(torch.full((900,), float(call * rank)))[7] == 2 * call
+    everyone.all_gather(torch.zeros(1))
+    everyone.close()
+    if some is not None:
+        some.close()
