@@ -2,9 +2,10 @@
 
 import typer
 
-from fastverify.cli import env_vars
+from fastverify.cli import env_vars, serve
 
 
 def add_verbs(app: typer.Typer) -> None:
     """Attach every verb to the root command."""
     app.command("env-vars")(env_vars.print_env_vars)
+    app.command("serve")(serve.serve)
