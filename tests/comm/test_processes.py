@@ -1,0 +1,23 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fastverify.comm import processes
+from fastverify.comm.processes import PeerProcesses
+
+
+@pytest.mark.parametrize("with_pidfd", [True, False])
+def test_an_ended_process_is_found(with_pidfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not with_pidfd:
+        monkeypatch.setattr(processes, "_open_pidfd", lambda process_id: None)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        peers = PeerProcesses([os.getpid(), child.pid])
+        assert peers.wait_for_dead(timeout_s=0.05) == []
+        child.kill()
+        if not with_pidfd:
+            child.wait()  # signal 0 cannot tell a zombie from the living
+        assert peers.wait_for_dead(timeout_s=5.0) == [1]
+    peers.close()
+    peers.close()
