@@ -16,6 +16,14 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from fastverify.comm.accuracy import (
+    add_exactly,
+    is_within,
+    norm_error_bound,
+    norm_exactly,
+    residual_error_bound,
+    sum_error_bound,
+)
 from fastverify.comm.backend import AllReduceBackend
 from fastverify.comm.group import Group, close_group, create_group
 from fastverify.errors import CommTimeoutError, UnsupportedError
@@ -23,10 +31,6 @@ from tests.ranks import run_ranks
 
 Factory = Callable[[Group], AllReduceBackend]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Relative error of rounding once to the dtype, and the absolute one below its normal range.
-UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-SMALLEST_STEP = {torch.float32: 2.0**-149, torch.bfloat16: 2.0**-133, torch.float16: 2.0**-24}
-FLOAT32_ROUNDOFF = 2.0**-24
 
 
 class AllReduceContract:
@@ -91,20 +95,6 @@ def sum_in_rank_order(inputs: list[torch.Tensor]) -> torch.Tensor:
     return total.to(inputs[0].dtype)
 
 
-def add_exactly(terms: list[torch.Tensor]) -> torch.Tensor:
-    """Their sum in float64, whose own error is far below every bound here."""
-    return torch.stack([term.double() for term in terms]).sum(0)
-
-
-def sum_error_bound(terms: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """Largest error of adding in float32 in any order and rounding once: len - 1 additions, one rounding."""
-    magnitude = add_exactly([term.abs() for term in terms])
-    exact = add_exactly(terms).abs()
-    additions = (len(terms) - 1) * FLOAT32_ROUNDOFF * magnitude
-    rounding = 0.0 if dtype == torch.float32 else UNIT_ROUNDOFF[dtype] * (exact + additions)
-    return additions + rounding + SMALLEST_STEP[dtype]
-
-
 def digest(x: torch.Tensor) -> bytes:
     """The bits of a tensor."""
     return x.contiguous().view(torch.uint8).numpy().tobytes()
@@ -126,8 +116,7 @@ def check_sums(backend: AllReduceBackend, rank: int, world_size: int, sizes: tup
             x = inputs[rank].clone()
             assert backend.can_run(size, dtype).ok
             assert backend.all_reduce(x) is x
-            error = (x.double() - add_exactly(inputs)).abs()
-            assert (error <= sum_error_bound(inputs, dtype)).all(), (dtype, size, error.max())
+            assert is_within(x, add_exactly(inputs), sum_error_bound(inputs, dtype)), (dtype, size)
             assert torch.equal(x, sum_in_rank_order(inputs)), (dtype, size)
             answers.append(digest(x))
     return answers
@@ -154,30 +143,12 @@ def check_fused_norms(backend: AllReduceBackend, rank: int, world_size: int) -> 
             residual = before.clone()
             normed = backend.all_reduce_residual_rmsnorm(inputs[rank].clone(), residual, weights[0], 1e-5)
             assert normed.dtype == dtype
-            check_residual(residual, before, inputs)
-            check_norm(normed, residual, weights[0], 1e-5)
+            assert is_within(residual, add_exactly([before, *inputs]), residual_error_bound(inputs, before))
+            # The norm is defined on the residual as it was rounded.
+            exact, bound = (f(residual, weights[0], 1e-5) for f in (norm_exactly, norm_error_bound))
+            assert is_within(normed, exact, bound), (dtype, rows, hidden_size)
             answers += [digest(residual), digest(normed)]
     return answers
-
-
-def check_residual(residual: torch.Tensor, before: torch.Tensor, inputs: list[torch.Tensor]) -> None:
-    """Within the bound of a sum that may be rounded once more before the residual is added."""
-    terms = [before, *inputs]
-    exact = add_exactly(terms)
-    summed = add_exactly(inputs).abs()
-    bound = sum_error_bound(terms, residual.dtype) + UNIT_ROUNDOFF[residual.dtype] * summed * 1.01
-    assert ((residual.double() - exact).abs() <= bound).all()
-
-
-def check_norm(normed: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
-    """Within the bound of a float32 sum of squares, a root, a division and two roundings to the dtype."""
-    hidden_size = residual.shape[-1]
-    wide = residual.double()
-    exact = wide / (wide.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight.double()
-    # The sum of squares has relative error hidden * 2^-24 at most, halved by the root; 6 more float32 operations.
-    relative = (hidden_size / 2 + 6) * FLOAT32_ROUNDOFF + 2.02 * UNIT_ROUNDOFF[normed.dtype]
-    absolute = SMALLEST_STEP[normed.dtype] * (1 + weight.double().abs())
-    assert ((normed.double() - exact).abs() <= exact.abs() * relative + absolute).all()
 
 
 def check_all_gather(backend: AllReduceBackend, rank: int, world_size: int) -> None:
