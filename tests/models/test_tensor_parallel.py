@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.multiprocessing import spawn
 
 from fastverify.comm.communicator import Communicator, create_communicator, single_rank_communicator
 from fastverify.comm.group import close_group, create_group
@@ -21,6 +20,7 @@ from tests.models import eagle3_reference as formulas
 from tests.models.conftest import ReferenceModel
 from tests.models.passes import cached_logits
 from tests.models.simple_attention import SimpleAttention
+from tests.ranks import run_ranks
 
 TIGHT = {"rtol": 1e-4, "atol": 2e-5}
 DEEP = ModelConfig("LlamaForCausalLM", 16, 61, 4, 2, 4, 24, 40)
@@ -44,11 +44,10 @@ def test_ranks_agree_with_one_rank(
         "draft": draft,
         "deep": tmp_path / "deep",
     }
-    spawn(check_rank, (world_size, f"file://{tmp_path}/meet", cases), nprocs=world_size)
+    run_ranks(check_rank, world_size, cases)
 
 
 def check_rank(rank: int, world_size: int, rendezvous: str, cases: Cases) -> None:
-    torch.set_num_threads(1)
     group = create_group(rank, world_size, rendezvous, timeout_s=60)
     communicator = create_communicator(group, "gloo")
     for folder, (token_ids, logits) in cases["targets"].items():

@@ -23,6 +23,7 @@ from fastverify.engine.target_runner import TargetRunner
 from fastverify.errors import ConfigError
 from fastverify.model_config import Eagle3Config, ModelConfig, read_eagle3_config, read_model_config
 from fastverify.models.eagle3 import Eagle3Head
+from fastverify.models.linear import pack_linears
 from fastverify.models.llama import LlamaForCausalLM
 from fastverify.models.weights import load_draft, load_target
 
@@ -41,13 +42,14 @@ def load_core(config: EngineConfig, communicator: Communicator) -> EngineCore:
         _check_branching(config, head_config)
     capture_layers = head_config.capture_layers if head_config else ()
     model = load_target(folder, communicator, dtype, capture_layers)
+    pack_linears(model)
     if head_config is None:
         return create_core(config, model, None)
     is_sharded = config.draft_placement == "sharded"
     draft_communicator = communicator if is_sharded else single_rank_communicator()
-    return create_core(
-        config, model, load_draft(draft_folder(config.draft), model, draft_communicator, dtype, head_config)
-    )
+    head = load_draft(draft_folder(config.draft), model, draft_communicator, dtype, head_config)
+    pack_linears(head)
+    return create_core(config, model, head)
 
 
 def create_core(config: EngineConfig, model: LlamaForCausalLM, head: Eagle3Head | None) -> EngineCore:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fastverify.comm.rmsnorm import rms_norm
 from fastverify.errors import ConfigError
 from fastverify.model_config import Eagle3Config
 from fastverify.models.attention import Attention
-from fastverify.models.parallel import GatedMlp, Linear, SelfAttention
+from fastverify.models.linear import Linear
+from fastverify.models.norm import rms_norm
+from fastverify.models.parallel import GatedMlp, SelfAttention
 from fastverify.models.rope import Rope
 from fastverify.models.sharding import Slots, whole
 from fastverify.models.vocab_parallel import VocabParallelEmbedding, VocabParallelHead
@@ -59,23 +60,24 @@ class Eagle3Head(nn.Module):
         stacked = aux_TAD.flatten(1)
         if self.fc_input_norm is not None:
             stacked = rms_norm(stacked, self.fc_input_norm, self.eps)
-        hidden_TD: torch.Tensor = self.fc(stacked)
-        return hidden_TD
+        return self.fc.forward(stacked)
 
     def forward(
         self, token_ids_T: torch.Tensor, hidden_TD: torch.Tensor, positions_T: torch.Tensor, attention: Attention
     ) -> torch.Tensor:
         """Next hidden state [T, D]. Row t pairs the hidden state of position t with the token at t + 1."""
-        embedded_TD = rms_norm(self.communicator.all_reduce(self.embed_tokens(token_ids_T)), self.input_norm, self.eps)
+        embedded_TD = rms_norm(
+            self.communicator.all_reduce(self.embed_tokens.forward(token_ids_T)), self.input_norm, self.eps
+        )
         normed_TD = rms_norm(hidden_TD, self.hidden_norm, self.eps)
         # The communicator may add to the stream in place; the caller keeps its hidden states.
         residual_TD = normed_TD if self.config.norm_before_residual else hidden_TD.clone()
-        angles = self.rope(positions_T, hidden_TD.dtype)
-        partial_TD = self.attention(torch.cat((embedded_TD, normed_TD), -1), angles, attention)
+        angles = self.rope.forward(positions_T, hidden_TD.dtype)
+        partial_TD = self.attention.forward(torch.cat((embedded_TD, normed_TD), -1), angles, attention)
         mlp_input_TD, residual_TD = self.communicator.all_reduce_residual_rmsnorm(
             partial_TD, residual_TD, self.post_attention_norm, self.eps
         )
-        stream_TD: torch.Tensor = residual_TD + self.communicator.all_reduce(self.mlp(mlp_input_TD))
+        stream_TD = residual_TD + self.communicator.all_reduce(self.mlp.forward(mlp_input_TD))
         return rms_norm(stream_TD, self.norm, self.eps) if self.config.norm_output else stream_TD
 
     def local_logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:

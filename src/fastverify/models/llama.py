@@ -71,18 +71,18 @@ class LlamaForCausalLM(nn.Module):
 
     def forward(self, token_ids_T: torch.Tensor, positions_T: torch.Tensor, attention: Attention) -> TargetOutput:
         """One pass over packed rows. Both inputs are int64 [T]; `attention` knows which rows see which."""
-        partial_TD = self.embed_tokens(token_ids_T)
+        partial_TD = self.embed_tokens.forward(token_ids_T)
         residual_TD = torch.zeros_like(partial_TD)
-        angles = self.rope(positions_T, partial_TD.dtype)
+        angles = self.rope.forward(positions_T, partial_TD.dtype)
         add_and_norm, eps = self.communicator.all_reduce_residual_rmsnorm, self.config.rms_norm_eps
         captured = []
         for index, layer in enumerate(self._blocks):
             hidden_TD, residual_TD = add_and_norm(partial_TD, residual_TD, layer.input_norm, eps)
             if index in self.capture_layers:
                 captured.append(residual_TD.clone())
-            partial_TD = layer.attention(hidden_TD, angles, attention)
+            partial_TD = layer.attention.forward(hidden_TD, angles, attention)
             hidden_TD, residual_TD = add_and_norm(partial_TD, residual_TD, layer.post_attention_norm, eps)
-            partial_TD = layer.mlp(hidden_TD)
+            partial_TD = layer.mlp.forward(hidden_TD)
         hidden_TD, residual_TD = add_and_norm(partial_TD, residual_TD, self.norm, eps)
         if self.config.num_layers in self.capture_layers:
             captured.append(residual_TD)

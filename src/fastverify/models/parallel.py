@@ -1,4 +1,4 @@
-"""Linear layers and the attention and MLP blocks of a Llama-type layer, cut over the ranks of a communicator.
+"""The attention and MLP blocks of a Llama-type layer, cut over the ranks of a communicator.
 
 Column-parallel projections are merged (query+key+value, gate+up) and need no communication; row-parallel ones return
 this rank's partial sum, which the decoder layer hands to the communicator. Nothing here calls a collective.
@@ -16,37 +16,13 @@ from torch.nn import functional as F
 
 from fastverify.model_config import ModelConfig
 from fastverify.models.attention import Attention
+from fastverify.models.linear import Linear
+from fastverify.models.norm import rms_norm
 from fastverify.models.rope import Angles, rotate
-from fastverify.models.sharding import Slots, Span, local_size, local_span, part, shard_heads, whole
+from fastverify.models.sharding import Slots, local_size, local_span, shard_heads, whole
 
 if TYPE_CHECKING:
     from fastverify.comm.communicator import Communicator
-
-
-class Linear(nn.Module):
-    """`x @ weight.T + bias` with parameters that start at zero: a checkpoint or an initialiser fills them."""
-
-    def __init__(self, num_inputs: int, num_outputs: int, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(num_outputs, num_inputs))
-        self.bias = nn.Parameter(torch.zeros(num_outputs)) if bias else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows of `x`, projected."""
-        return F.linear(x, self.weight, self.bias)
-
-    def row_slots(self, name: str, span: Span, full_size: int, offset: int) -> Slots:
-        """Places of a column-parallel projection `name` whose part starts at row `offset` here."""
-        yield part(f"{name}.weight", self.weight, 0, span, full_size, offset)
-        if self.bias is not None:
-            yield part(f"{name}.bias", self.bias, 0, span, full_size, offset)
-
-    def column_slots(self, name: str, span: Span, full_size: int, rank: int) -> Slots:
-        """Places of a row-parallel projection. Only rank 0 fills its bias, so that the sum holds it once."""
-        yield part(f"{name}.weight", self.weight, 1, span, full_size)
-        if self.bias is not None:
-            num_outputs = self.bias.shape[0]
-            yield part(f"{name}.bias", self.bias, 0, Span(0, 0 if rank else num_outputs), num_outputs)
 
 
 class SelfAttention(nn.Module):
@@ -70,20 +46,18 @@ class SelfAttention(nn.Module):
     def forward(self, x_TD: torch.Tensor, angles: Angles, attention: Attention) -> torch.Tensor:
         """This rank's partial sum [T, D] of the attention output."""
         num_rows = x_TD.shape[0]
-        heads_Thd = self.qkv(x_TD).view(num_rows, -1, self.head_dim)
+        heads_Thd = self.qkv.forward(x_TD).view(num_rows, -1, self.head_dim)
         q_and_k = heads_Thd[:, : self.num_rotated]
         if self.q_norm is not None and self.k_norm is not None:
             q_and_k = self._normed(q_and_k, self.q_norm, self.k_norm)
         q_and_k = rotate(q_and_k, angles)
         q_THd, k_TKd = q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :]
         out_THd = attention.attend(self.layer, q_THd, k_TKd, heads_Thd[:, self.num_rotated :])
-        partial: torch.Tensor = self.output(out_THd.reshape(num_rows, -1))
-        return partial
+        return self.output.forward(out_THd.reshape(num_rows, -1))
 
     def _normed(self, q_and_k: torch.Tensor, q_norm: torch.Tensor, k_norm: torch.Tensor) -> torch.Tensor:
-        shape = (self.head_dim,)
-        q_THd = F.rms_norm(q_and_k[:, : self.num_heads], shape, q_norm, self.eps)
-        k_TKd = F.rms_norm(q_and_k[:, self.num_heads :], shape, k_norm, self.eps)
+        q_THd = rms_norm(q_and_k[:, : self.num_heads], q_norm, self.eps)
+        k_TKd = rms_norm(q_and_k[:, self.num_heads :], k_norm, self.eps)
         return torch.cat((q_THd, k_TKd), 1)
 
     def slots(self, prefix: str) -> Slots:
@@ -112,9 +86,8 @@ class GatedMlp(nn.Module):
 
     def forward(self, x_TD: torch.Tensor) -> torch.Tensor:
         """This rank's partial sum [T, D]."""
-        gate_TI, up_TI = self.gate_up(x_TD).chunk(2, -1)
-        partial: torch.Tensor = self.down(F.silu(gate_TI) * up_TI)
-        return partial
+        gate_TI, up_TI = self.gate_up.forward(x_TD).chunk(2, -1)
+        return self.down.forward(F.silu(gate_TI) * up_TI)
 
     def slots(self, prefix: str) -> Slots:
         """Places of `prefix`gate_proj, up_proj and down_proj."""

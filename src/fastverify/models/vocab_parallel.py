@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fastverify.errors import UnsupportedError
+from fastverify.models.linear import Linear
 from fastverify.models.sharding import Slots, local_size, local_span, part
 
 if TYPE_CHECKING:
@@ -45,24 +46,22 @@ class VocabParallelEmbedding(nn.Module):
         yield part(name, self.weight, 0, self.span, self.vocab_size)
 
 
-class VocabParallelHead(nn.Module):
+class VocabParallelHead(Linear):
     """Projection onto the vocabulary, V/R rows per rank. `weight` may be the embedding's (tied)."""
 
     def __init__(
         self, vocab_size: int, hidden_size: int, communicator: Communicator, tied: nn.Parameter | None = None
     ) -> None:
-        super().__init__()
         if vocab_size > _LARGEST_VOCAB:
             raise UnsupportedError(f"a vocabulary has at most {_LARGEST_VOCAB} tokens here, got {vocab_size}.")
+        super().__init__(hidden_size, local_size(vocab_size, communicator.world_size), weight=tied)
         self.communicator = communicator
         self.vocab_size = vocab_size
         self.span = local_span(vocab_size, communicator.rank, communicator.world_size)
-        size = local_size(vocab_size, communicator.world_size)
-        self.weight = nn.Parameter(torch.zeros(size, hidden_size)) if tied is None else tied
 
     def local_logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """Logits [T, V/R] of this rank's ids, -inf where padding stands in for an id."""
-        logits = F.linear(hidden_TD, self.weight)
+        logits = self.forward(hidden_TD)
         if self.span.size < self.weight.shape[0]:
             logits[:, self.span.size :] = -torch.inf
         return logits

@@ -1,0 +1,12 @@
+"""The RMSNorm of places that no all-reduce comes before: heads of Qwen3, and the inputs of an EAGLE-3 head.
+
+torch's own function: the same formula as comm/rmsnorm.py in fewer operations. Source: arXiv:1910.07467.
+"""
+
+import torch
+from torch.nn import functional as F
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension. Differentiable."""
+    return F.rms_norm(x, weight.shape, weight, eps)
