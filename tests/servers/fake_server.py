@@ -59,6 +59,8 @@ class FakeBehaviour:
     """Speculative answers differ from plain ones from their sixth token on."""
     degenerate_output: bool = False
     """Every answer repeats one token."""
+    short_by: int = 0
+    """Tokens that every answer lacks."""
     ignore_term: bool = False
     real_time: bool = False
     resolved: str = "{}"
@@ -109,7 +111,7 @@ class Simulation:
 
     def run(self, body: dict[str, Any]) -> Request:
         speculative = body.get("speculative", True) and bool(self.behaviour.survival)
-        num_tokens = body["max_tokens"]
+        num_tokens = body["max_tokens"] - self.behaviour.short_by
         cycles, num_correct = [], []
         position = zlib.crc32(body["prompt"].encode()) % 97 if speculative else 0
         while sum(cycles) < num_tokens - 1:
@@ -128,7 +130,7 @@ class Simulation:
 
     def _tokens(self, body: dict[str, Any], speculative: bool) -> list[int]:
         words = random.Random(zlib.crc32(body["prompt"].encode()))
-        tokens = [words.randrange(4000) for _ in range(body["max_tokens"])]
+        tokens = [words.randrange(4000) for _ in range(body["max_tokens"] - self.behaviour.short_by)]
         if self.behaviour.degenerate_output:
             tokens = [7] * len(tokens)
         if self.behaviour.wrong_output and speculative:
@@ -251,7 +253,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(3600)
         request = self.simulation.run(body)
         if body.get("stream"):
-            self._stream(request)
+            self._stream(request, with_stats=not body.get("omit_stats"))
             return
         if behaviour.real_time:
             time.sleep(request.cycle_s * len(request.cycles))
@@ -267,7 +269,7 @@ class Handler(BaseHTTPRequestHandler):
             document["fastverify"] = self.simulation.stats(request)
         return document
 
-    def _stream(self, request: Request) -> None:
+    def _stream(self, request: Request, with_stats: bool) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -279,7 +281,10 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(request.cycle_s)
             last = position + num_tokens >= len(request.token_ids)
             tokens = request.token_ids[position : position + num_tokens]
-            self._event(self._chunk(request, tokens, "length" if last else None, whole=last))
+            chunk = self._chunk(request, tokens, "length" if last else None, whole=last)
+            if not with_stats:
+                chunk.pop("fastverify", None)
+            self._event(chunk)
             position += num_tokens
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -313,7 +318,7 @@ def serve(behaviour: FakeBehaviour) -> None:
     sys.stdout.write("fake: starting\n")
     sys.stdout.flush()
     if behaviour.crash_at_start:
-        sys.stdout.write("fake: cannot start, as asked\n")
+        sys.stdout.write(f"fake: cannot start with {behaviour.settings}, as asked\n")
         sys.exit(behaviour.crash_at_start)
     if behaviour.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import httpx
 
+from fastverify.errors import ServerError
 from fastverify.servers.failures import answer_failure, request_failure
 from fastverify.servers.metrics import MetricsPage, parse_metrics
 from fastverify.servers.process import ServerProcess
@@ -68,6 +69,8 @@ class HttpServer:
         self, method: str, path: str, *, json: object = None, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> httpx.Response:
         """One request to the server. Raises the ServerError that says what went wrong."""
+        if self._client.is_closed:
+            raise ServerError(f"{method} {path} needs a running server, but it was stopped. Launch another one.")
         try:
             response = self._client.request(method, path, json=json, timeout=timeout_s)
         except httpx.TransportError as error:

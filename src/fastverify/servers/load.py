@@ -6,6 +6,7 @@ so that a drift of the machine hits both; a block is what one pair of metrics pa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -70,8 +71,17 @@ def run_block(server: RunningServer, load: Load, block: Block, on_sample: OnSamp
     client = httpx.Client(base_url=server.url, timeout=load.request_timeout_s, limits=limits, trust_env=False)
     pool = ThreadPoolExecutor(load.concurrency, thread_name_prefix="load")
 
+    is_over = threading.Event()
+
     def send(prompt: Prompt) -> Sample:
-        return _send(server, client, load, block, prompt)
+        if is_over.is_set():
+            raise ServerError(f"prompt {prompt.prompt_id!r} was not sent: an earlier one of its block failed.")
+        try:
+            return _send(server, client, load, block, prompt)
+        except httpx.TransportError as error:
+            if is_over.is_set():
+                raise
+            raise request_failure(server, _name(prompt, block), error) from error
 
     samples = []
     try:
@@ -81,6 +91,7 @@ def run_block(server: RunningServer, load: Load, block: Block, on_sample: OnSamp
                 on_sample(sample)
     finally:
         # A failed request ends the block: waiting requests are dropped, running ones lose their connection.
+        is_over.set()
         pool.shutdown(wait=False, cancel_futures=True)
         client.close()
         pool.shutdown(wait=True)
@@ -88,7 +99,7 @@ def run_block(server: RunningServer, load: Load, block: Block, on_sample: OnSamp
 
 
 def _send(server: RunningServer, client: httpx.Client, load: Load, block: Block, prompt: Prompt) -> Sample:
-    what = f"prompt {prompt.prompt_id!r}, arm {block.arm}"
+    what = _name(prompt, block)
     body = {
         "prompt": prompt.text,
         "max_tokens": load.num_tokens,
@@ -100,8 +111,6 @@ def _send(server: RunningServer, client: httpx.Client, load: Load, block: Block,
         completion = complete(client, body, stream=load.stream)
     except AnswerError as error:
         raise answer_failure(server, what, error.status, error.text) from error
-    except httpx.TransportError as error:
-        raise request_failure(server, what, error) from error
     if completion.num_tokens != load.num_tokens:
         raise ServerError(
             f"{what}: with ignore_eos every answer has {load.num_tokens} tokens, got {completion.num_tokens}."
@@ -121,3 +130,7 @@ def _send(server: RunningServer, client: httpx.Client, load: Load, block: Block,
         timing_source=completion.timing_source,
         accept_length=completion.accept_length,
     )
+
+
+def _name(prompt: Prompt, block: Block) -> str:
+    return f"prompt {prompt.prompt_id!r}, arm {block.arm}"
