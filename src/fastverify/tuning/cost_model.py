@@ -81,7 +81,10 @@ class CostModel:
         self._speculative = SpeculativeCycle(
             self._cost, arm.collectives, collectives, self.reference, one_row_compute_ms=self._plain.compute_ms
         )
-        self.acceptance = acceptance or Acceptance(arm.correct_drafts_per_position, arm.num_cycles)
+        # Positions that were never right are missing from the counters.
+        num_unseen = self.reference.num_draft_steps - len(arm.correct_drafts_per_position)
+        survival = (*arm.correct_drafts_per_position, *(0.0,) * num_unseen)
+        self.acceptance = acceptance or Acceptance(survival, arm.num_cycles)
 
     def predict(self, changes: Mapping[str, Setting]) -> Prediction:
         """Both arms after these changes to the measured settings, all at once."""

@@ -67,7 +67,7 @@ class Knobs:
 
 
 def merge_settings(settings: Mapping[str, Setting], changes: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Settings after changes. A new depth or shape makes the old number of drafts meaningless, unless it is given too."""
+    """Settings after changes. A new depth or shape voids the old number of drafts, unless a new one comes with it."""
     merged = {**settings, **changes}
     if "num_proposed_drafts" not in changes and {"num_draft_steps", "draft_shape", "top_k", "drafter"} & set(changes):
         merged["num_proposed_drafts"] = "auto"

@@ -26,7 +26,8 @@ APPEND_ONLY = ("campaign", "documents", "experiments", "transitions", "trials", 
 BUSY_TIMEOUT_S = 10.0
 
 _TABLES = """
-CREATE TABLE campaign (id INTEGER PRIMARY KEY CHECK (id = 1), schema_version INTEGER NOT NULL, created_at TEXT NOT NULL);
+CREATE TABLE campaign (id INTEGER PRIMARY KEY CHECK (id = 1), schema_version INTEGER NOT NULL,
+    created_at TEXT NOT NULL);
 CREATE TABLE documents (name TEXT PRIMARY KEY, at TEXT NOT NULL, document TEXT NOT NULL);
 CREATE TABLE experiments (experiment_id TEXT PRIMARY KEY, rank INTEGER NOT NULL, document TEXT NOT NULL);
 CREATE TABLE transitions (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, reason TEXT NOT NULL,

@@ -1,0 +1,169 @@
+"""One trial: launch, engagement proof, gates, measurement of both arms. Ends in an outcome, never in an exception.
+
+What goes into the ledger: `TrialStart` before the launch, `TrialResult` after it. Whether a trial is kept is decided by
+the tuner, which knows what it was tried against.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from fastverify.errors import FastverifyError, ServerCrashError, ServerHangError, ServerStartError
+from fastverify.servers.measure import measure
+from fastverify.servers.measurement import ServerMeasurement
+from fastverify.servers.server import Prompt, Server, Setting
+from fastverify.tuning.gates import GateResult
+from fastverify.tuning.outcome import Outcome
+from fastverify.tuning.plan import PredictedEffect
+
+Purpose = Literal["baseline", "baseline_repeat", "experiment", "confirm_baseline", "confirm_winner"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TuneOptions(_Record):
+    """How much is measured, and for how long. The defaults suit a machine that is left alone for a while."""
+
+    num_tokens: int = 128
+    num_prompts: int = 4
+    repeats: int = 3
+    confirm_repeats: int = 3
+    confirm_pairs: int = 2
+    """Launches of baseline and winner in turn at the end; 0: no confirmation."""
+    concurrency: int = 1
+    stream: bool = False
+    """Needed for servers that do not time their own tokens."""
+    budget_s: float | None = None
+    """Time for the whole campaign; what does not fit is skipped."""
+    max_trials: int | None = None
+    """Experiments that are tried at most."""
+    min_request_timeout_s: float = 30.0
+
+
+class TrialStart(_Record):
+    """What will be launched, and what is expected of it."""
+
+    purpose: Purpose
+    title: str
+    settings: dict[str, Setting]
+    changes: dict[str, Setting]
+    base_trial_id: int | None = None
+    """The trial whose settings it builds on, and which its speedup is over."""
+    predicted: PredictedEffect | None = None
+
+
+class MeasuredEffect(_Record):
+    """The measured counterpart of PredictedEffect."""
+
+    speedup: float
+    plain_speedup: float
+    tok_s: float
+    plain_tok_s: float
+    accept_length: float | None
+
+
+class EngagementProof(_Record):
+    """`engaged` is None where the server does not show it."""
+
+    engaged: bool | None
+    text: str
+
+
+class TrialResult(_Record):
+    """How it ended. `measurement` holds every raw sample."""
+
+    reason: str = ""
+    kept: bool = False
+    proof: EngagementProof | None = None
+    gates: tuple[GateResult, ...] = ()
+    measured: MeasuredEffect | None = None
+    measurement: ServerMeasurement | None = None
+    elapsed_s: float = 0.0
+    log_path: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What launching and loading gave; `measurement` is None where it failed."""
+
+    outcome: Outcome
+    reason: str
+    measurement: ServerMeasurement | None
+    elapsed_s: float
+
+
+def run_server(
+    server: Server,
+    settings: Mapping[str, Setting],
+    prompts: Sequence[Prompt],
+    options: TuneOptions,
+    *,
+    log_path: Path,
+    repeats: int,
+    request_timeout_s: float,
+    on_sample: Callable[[int, int], None],
+) -> Run:
+    """Launch with these settings, measure every arm that it serves, stop it."""
+    start_s = time.monotonic()
+
+    def run(outcome: Outcome, reason: str, measurement: ServerMeasurement | None = None) -> Run:
+        return Run(outcome, reason, measurement, time.monotonic() - start_s)
+
+    try:
+        spec = server.launch_spec(settings)
+        with server.launch(spec, log_path) as running:
+            arms = running.arms()
+            planned = len(prompts) * repeats * len(arms)
+            done = 0
+
+            def count(_sample: object) -> None:
+                nonlocal done
+                done += 1
+                on_sample(done, planned)
+
+            measurement = measure(
+                running,
+                prompts,
+                num_tokens=options.num_tokens,
+                repeats=repeats,
+                arms=arms,
+                concurrency=options.concurrency,
+                stream=options.stream,
+                request_timeout_s=request_timeout_s,
+                requested_settings=settings,
+                on_sample=count,
+            )
+        return run("ok", "", measurement)
+    except (ServerStartError, ServerCrashError) as error:
+        return run("crash", str(error))
+    except ServerHangError as error:
+        return run("hang", str(error))
+    except FastverifyError as error:
+        return run("error", str(error))
+
+
+def served_tok_s(measurement: ServerMeasurement) -> float:
+    """The rate that a client of these settings gets: speculative, or plain where there is no drafter."""
+    arm = measurement.arms.get("speculative") or measurement.arms["plain"]
+    return arm.tok_s
+
+
+def measured_effect(measurement: ServerMeasurement, base: ServerMeasurement) -> MeasuredEffect:
+    """Rates of a trial over those of the settings it was tried on."""
+    plain, base_plain = measurement.arms["plain"], base.arms["plain"]
+    speculative = measurement.arms.get("speculative")
+    return MeasuredEffect(
+        speedup=served_tok_s(measurement) / served_tok_s(base),
+        plain_speedup=plain.tok_s / base_plain.tok_s,
+        tok_s=served_tok_s(measurement),
+        plain_tok_s=plain.tok_s,
+        accept_length=speculative.accept_length if speculative else None,
+    )
