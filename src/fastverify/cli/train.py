@@ -38,7 +38,7 @@ def train_target_command(
     minutes: MinutesOption = 8.5,
     batch_size: BatchOption = 128,
     window: WindowOption = 1024,
-    peak_lr: RateOption = 3e-3,
+    peak_lr: RateOption = 4e-3,
     seed: SeedOption = 2026,
     device: DeviceOption = "auto",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = False,
