@@ -6,6 +6,7 @@ so that a campaign that was killed at any point goes on from what is written. It
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fastverify.errors import ConfigError, LedgerError
+from fastverify.hardware import read_machine
 from fastverify.servers.measurement import ServerMeasurement
 from fastverify.servers.server import Prompt, Setting
 from fastverify.tuning.all_reduce_table import AllReduceRow, AllReduceTable
@@ -102,6 +104,7 @@ class Campaign:
         with Ledger.open(folder / LEDGER_FILE) as ledger, ledger.transaction():
             if ledger.document("campaign") is None:
                 ledger.put_document("campaign", document.model_dump_json())
+                ledger.put_document("machine", json.dumps(read_machine().to_dict()))
         campaign = cls.open(folder)
         changed = _differences(campaign.document, document)
         if changed:

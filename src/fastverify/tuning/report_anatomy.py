@@ -70,14 +70,14 @@ def anatomy_figure(bars: Sequence[Bar], *, per_token: bool = False, label: str) 
     divisor = {id(bar): bar.accept_length if per_token else 1.0 for bar in bars}
     longest_ms = max(bar.cycle_ms / divisor[id(bar)] for bar in bars)
     scale = Scale(0.0, longest_ms, LEFT, WIDTH - RIGHT)
-    sides = [side for side in ("before", "after") if any(bar.side == side for bar in bars)]
-    bottom = len(bars) * ROW + (len(sides) - 1) * GROUP_GAP + 4
+    ends = [end for end in ("before", "after") if any(bar.end == end for bar in bars)]
+    bottom = len(bars) * ROW + (len(ends) - 1) * GROUP_GAP + 4
     svg = Svg(WIDTH, bottom + 36, label)
     x_axis(svg, scale, round_ticks(0.0, longest_ms), 0.0, bottom, lambda ms: f"{ms:g}")
     svg.text(WIDTH - RIGHT + 12, bottom + 16, "ms per token" if per_token else "ms per cycle", "tick")
     y = 4.0
-    for side in sides:
-        for bar in (bar for bar in bars if bar.side == side):
+    for end in ends:
+        for bar in (bar for bar in bars if bar.end == end):
             _draw_bar(svg, scale, bar, divisor[id(bar)], y, per_token)
             y += ROW
         y += GROUP_GAP
@@ -86,8 +86,8 @@ def anatomy_figure(bars: Sequence[Bar], *, per_token: bool = False, label: str) 
 
 def enlarged_bars(bars: Sequence[Bar]) -> tuple[list[Bar], float]:
     """Bars after tuning and how many times they are enlarged; none when they are long enough to read."""
-    after = [bar for bar in bars if bar.side == "after"]
-    before = [bar for bar in bars if bar.side == "before"]
+    after = [bar for bar in bars if bar.end == "after"]
+    before = [bar for bar in bars if bar.end == "before"]
     if not after or not before:
         return [], 1.0
     ratio = max(bar.cycle_ms for bar in after) / max(bar.cycle_ms for bar in bars)
@@ -110,7 +110,7 @@ def _sum_of(bar: Bar, phases: tuple[str, ...]) -> float | None:
 
 
 def _draw_bar(svg: Svg, scale: Scale, bar: Bar, divisor: float, y: float, per_token: bool) -> None:
-    svg.text(LEFT - 10, y + 15, f"{bar.side}, {'plain' if bar.arm == 'plain' else 'spec.'}", "row", "end")
+    svg.text(LEFT - 10, y + 15, f"{bar.end}, {'plain' if bar.arm == 'plain' else 'spec.'}", "row", "end")
     start_ms = 0.0
     for phase, ms in ordered(bar.phases_ms):
         ms /= divisor

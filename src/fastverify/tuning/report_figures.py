@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fastverify.tuning.all_reduce_table import AllReduceRow
 from fastverify.tuning.report_svg import Scale, Svg, log_ticks, round_ticks, spread, text_width, x_axis, y_axis
-from fastverify.tuning.report_types import Acceptance, ExperimentRow, MessageMark
+from fastverify.tuning.report_types import AcceptanceCurve, MessageMark
+from fastverify.tuning.result import ExperimentSummary
 from fastverify.units import US_PER_MS, format_bytes, format_ms
 
 WIDTH = 960.0
 HALF = 460.0
 CELL_WIDTH = 264.0
 CELL_HEIGHT = 24.0
+MIN_SPEEDUP = 0.1
 # Source: the project's target, predictions within 20 %.
 BAND = 1.2
-# Further curves share the last style; their labels tell them apart.
-NUM_CURVE_STYLES = 4
+# Further backends share the last style; their labels tell them apart.
+MAX_STYLE = 3
 
 
-def speedup_scale(rows: Sequence[ExperimentRow], start: float, end: float) -> Scale:
+def speedup_scale(rows: Sequence[ExperimentSummary], start: float, end: float) -> Scale:
     """One logarithmic axis that holds every predicted and measured speedup, and 1."""
     values = [1.0]
     for row in rows:
@@ -32,8 +35,9 @@ def speedup_scale(rows: Sequence[ExperimentRow], start: float, end: float) -> Sc
             values += [row.predicted_speedup.low, row.predicted_speedup.high]
         if row.measured_speedup is not None:
             values.append(row.measured_speedup)
-    positive = [value for value in values if value > 0]
-    return Scale(min(positive) / 1.1, max(positive) * 1.1, start, end, log=True)
+    # An interval may reach down to zero; the axis ends at a tenth, where its bar is cut.
+    shown = [max(value, MIN_SPEEDUP) for value in values]
+    return Scale(min(shown) / 1.1, max(shown) * 1.1, start, end, log=True)
 
 
 def speedup_ticks(scale: Scale, most: int = 5) -> list[float]:
@@ -45,7 +49,7 @@ def speedup_ticks(scale: Scale, most: int = 5) -> list[float]:
     return ticks
 
 
-def interval_axis(rows: Sequence[ExperimentRow]) -> str:
+def interval_axis(rows: Sequence[ExperimentSummary]) -> str:
     """The axis above the interval column of the experiments table."""
     svg = Svg(CELL_WIDTH, 16, "axis of speedups")
     scale = speedup_scale(rows, 8, CELL_WIDTH - 8)
@@ -54,7 +58,7 @@ def interval_axis(rows: Sequence[ExperimentRow]) -> str:
     return svg.render()
 
 
-def interval_cell(row: ExperimentRow, rows: Sequence[ExperimentRow]) -> str:
+def interval_cell(row: ExperimentSummary, rows: Sequence[ExperimentSummary]) -> str:
     """Predicted interval as a bar, measured speedup as a dot, on the axis shared by all rows."""
     scale = speedup_scale(rows, 8, CELL_WIDTH - 8)
     svg = Svg(CELL_WIDTH, CELL_HEIGHT, f"{row.id}: {_interval_words(row)}")
@@ -70,7 +74,7 @@ def interval_cell(row: ExperimentRow, rows: Sequence[ExperimentRow]) -> str:
     return svg.render()
 
 
-def scatter_figure(rows: Sequence[ExperimentRow]) -> str:
+def scatter_figure(rows: Sequence[ExperimentSummary]) -> str:
     """Predicted against measured speedup; the diagonal is a perfect prediction, the band is 20 % either way."""
     size, left, bottom = HALF, 52.0, HALF - 44.0
     x, y = speedup_scale(rows, left, size - 16), speedup_scale(rows, bottom, 16)
@@ -89,7 +93,7 @@ def scatter_figure(rows: Sequence[ExperimentRow]) -> str:
     return svg.render()
 
 
-def _scatter_points(svg: Svg, rows: Sequence[ExperimentRow], x: Scale, y: Scale) -> None:
+def _scatter_points(svg: Svg, rows: Sequence[ExperimentSummary], x: Scale, y: Scale) -> None:
     """Dots with their names; names that would overlap move down and keep a line to their dot."""
     points = [
         (x(row.predicted_speedup.mid), y(row.measured_speedup), row)
@@ -108,8 +112,8 @@ def _scatter_points(svg: Svg, rows: Sequence[ExperimentRow], x: Scale, y: Scale)
 def all_reduce_figure(rows: Sequence[AllReduceRow], marks: Sequence[MessageMark]) -> str:
     """Latency over message size, both logarithmic, with this model's message sizes marked."""
     curves = _curves(rows)
-    values = [us for curve in curves.values() for _, us in curve]
-    sizes = [size for curve in curves.values() for size, _ in curve] + [mark.num_bytes for mark in marks]
+    values = [us for curve in curves for _, us in curve.points]
+    sizes = [size for curve in curves for size, _ in curve.points] + [mark.num_bytes for mark in marks]
     left, right, top = 64.0, WIDTH - 150, 16.0 * len(marks) + 8
     bottom = top + 270
     x = Scale(min(sizes) / 1.3, max(sizes) * 1.3, left, right, log=True)
@@ -123,14 +127,33 @@ def all_reduce_figure(rows: Sequence[AllReduceRow], marks: Sequence[MessageMark]
     return svg.render()
 
 
-def _curves(rows: Sequence[AllReduceRow]) -> dict[str, list[tuple[float, float]]]:
-    """Points by curve name, the slowest curve first: it is the one that has the page's colour of communication."""
-    curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
+@dataclass(frozen=True)
+class _Curve:
+    """One backend's latencies by message size."""
+
+    name: str
+    css: str
+    points: list[tuple[float, float]]
+
+
+def _curves(rows: Sequence[AllReduceRow]) -> list[_Curve]:
+    """The slowest backend has the page's colour of communication; a fused norm is a broken line of the same colour."""
+    points: dict[tuple[str, bool], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if row.median_us:
-            curves[row.backend + (" + fused norm" if row.fused else "")].append((row.num_bytes, row.median_us))
-    slowest_first = sorted(curves.items(), key=lambda item: -max(us for _, us in item[1]))
-    return {name: sorted(points) for name, points in slowest_first}
+            points[row.backend, row.fused].append((row.num_bytes, row.median_us))
+    slowest_us: dict[str, float] = {}
+    for (backend, _), curve in points.items():
+        slowest_us[backend] = max(slowest_us.get(backend, 0.0), *(us for _, us in curve))
+    style = {backend: min(i, MAX_STYLE) for i, backend in enumerate(sorted(slowest_us, key=lambda b: -slowest_us[b]))}
+    return [
+        _Curve(
+            name=f"{backend} + fused norm" if fused else backend,
+            css=f"backend-{style[backend]}" + (" fused" if fused else ""),
+            points=sorted(curve),
+        )
+        for (backend, fused), curve in sorted(points.items())
+    ]
 
 
 def _mark_sizes(svg: Svg, x: Scale, marks: Sequence[MessageMark], bottom: float) -> None:
@@ -141,20 +164,19 @@ def _mark_sizes(svg: Svg, x: Scale, marks: Sequence[MessageMark], bottom: float)
         svg.text(x(mark.num_bytes) + 5, y, f"{mark.label}: {format_bytes(round(mark.num_bytes))}", "mark-label")
 
 
-def _draw_curves(svg: Svg, x: Scale, y: Scale, curves: dict[str, list[tuple[float, float]]], right: float) -> None:
-    ends = spread([y(points[-1][1]) for points in curves.values()], 16.0)
-    for i, ((name, points), end) in enumerate(zip(curves.items(), ends, strict=True)):
-        css = min(i, NUM_CURVE_STYLES - 1)
-        svg.path([(x(size), y(us)) for size, us in points], f"curve curve-{css}")
-        for size, us in points:
-            tip = f"{name}, {format_bytes(round(size))}: {format_ms(us / US_PER_MS)}"
-            svg.dot(x(size), y(us), 3, f"curve-dot-{css}", tip)
-        svg.text(right + 8, end + 4, name, f"curve-label-{css}")
+def _draw_curves(svg: Svg, x: Scale, y: Scale, curves: Sequence[_Curve], right: float) -> None:
+    ends = spread([y(curve.points[-1][1]) for curve in curves], 16.0)
+    for curve, end in zip(curves, ends, strict=True):
+        svg.path([(x(size), y(us)) for size, us in curve.points], f"curve {curve.css}")
+        for size, us in curve.points:
+            tip = f"{curve.name}, {format_bytes(round(size))}: {format_ms(us / US_PER_MS)}"
+            svg.dot(x(size), y(us), 3, f"curve-dot {curve.css}", tip)
+        svg.text(right + 8, end + 4, curve.name, f"curve-label {curve.css}")
 
 
-def draft_length_figure(acceptance: Acceptance) -> str:
+def draft_length_figure(acceptance: AcceptanceCurve) -> str:
     """Acceptance length that K drafts give against the one they need; the gap between the curves is the gain."""
-    points = acceptance.curve
+    points = acceptance.points
     plain_ms = acceptance.plain_ms or 0.0
     left, right, top, bottom = 52.0, HALF - 84, 20.0, 250.0
     gained = [(float(point.num_proposed_drafts), point.accept_length) for point in points]
@@ -175,8 +197,8 @@ def draft_length_figure(acceptance: Acceptance) -> str:
     return svg.render()
 
 
-def _mark_best(svg: Svg, acceptance: Acceptance, x: Scale, y: Scale, bottom: float) -> None:
-    for point in acceptance.curve:
+def _mark_best(svg: Svg, acceptance: AcceptanceCurve, x: Scale, y: Scale, bottom: float) -> None:
+    for point in acceptance.points:
         if point.num_proposed_drafts == acceptance.chosen:
             svg.line(x(point.num_proposed_drafts), y(point.accept_length), x(point.num_proposed_drafts), bottom, "mark")
             svg.dot(x(point.num_proposed_drafts), y(point.accept_length), 4.5, "measured")
@@ -200,11 +222,11 @@ def acceptance_figure(shares: Sequence[float]) -> str:
     return svg.render()
 
 
-def _dot_css(row: ExperimentRow) -> str:
+def _dot_css(row: ExperimentSummary) -> str:
     return "measured-failed" if row.state == "failed" else "measured"
 
 
-def _interval_words(row: ExperimentRow) -> str:
+def _interval_words(row: ExperimentSummary) -> str:
     predicted = row.predicted_speedup
     words = f"predicted {predicted.low:.2f} to {predicted.high:.2f}x" if predicted else "no prediction"
     return words if row.measured_speedup is None else f"{words}, measured {row.measured_speedup:.2f}x"

@@ -12,7 +12,9 @@ from markupsafe import Markup
 
 from fastverify.servers.server import Setting
 from fastverify.tuning import report_anatomy, report_figures, report_words
-from fastverify.tuning.report_types import ExperimentRow, Report
+from fastverify.tuning.outcome import MEANINGS
+from fastverify.tuning.report_types import Report
+from fastverify.tuning.result import ExperimentSummary
 
 
 def render_html(report: Report) -> str:
@@ -63,22 +65,30 @@ def _setting(value: Setting | None) -> str:
 
 
 def _common(report: Report) -> dict[str, Any]:
-    credit: list[str] = []
-    if report.decomposition and report.before and report.after:
-        credit = report_words.decomposition_sentences(report.decomposition, report.before, report.after)
     return {
         "report": report,
+        "is_changed": report.after is not None and report.after != report.before,
         "numbers": report_words.headline_numbers(report),
-        "credit": credit,
+        "credit": report_words.credit_sentences(report),
         "phases": report_anatomy.phase_table(report.bars),
         "error": report_words.error_sentence(report),
+        "refused": {row.backend: row.reason for row in report.all_reduce if row.median_us is None and row.reason},
     }
 
 
-def _row(row: ExperimentRow, plot: Markup) -> dict[str, Any]:
+def _row(row: ExperimentSummary, plot: Markup) -> dict[str, Any]:
     css = "kept" if row.kept else "lost" if row.state == "failed" else "idle"
     predicted, measured = report_words.predicted_text(row), report_words.measured_text(row)
-    return {"data": row, "css": css, "plot": plot, "predicted": predicted, "measured": measured}
+    outcome = report_words.outcome_text(row)
+    return {
+        "data": row,
+        "css": css,
+        "plot": plot,
+        "predicted": predicted,
+        "measured": measured,
+        "outcome": outcome,
+        "tip": MEANINGS[row.outcome] if row.outcome else "",
+    }
 
 
 def _figures(report: Report) -> dict[str, Markup]:
@@ -90,12 +100,12 @@ def _figures(report: Report) -> dict[str, Markup]:
         drawn["token"] = report_anatomy.anatomy_figure(report.bars, per_token=True, label="time per output token")
         enlarged, _ = report_anatomy.enlarged_bars(report.bars)
         drawn["enlarged"] = report_anatomy.anatomy_figure(enlarged, label="after, enlarged") if enlarged else ""
-    if report.median_error is not None:
+    if report.median_prediction_error is not None:
         drawn["scatter"] = report_figures.scatter_figure(report.experiments)
     if any(row.median_us for row in report.all_reduce):
         drawn["all_reduce"] = report_figures.all_reduce_figure(report.all_reduce, report.marks)
     if report.acceptance and report.acceptance.correct_drafts_per_position:
         drawn["acceptance"] = report_figures.acceptance_figure(report.acceptance.correct_drafts_per_position)
-    if report.acceptance and len(report.acceptance.curve) > 1:
+    if report.acceptance and len(report.acceptance.points) > 1:
         drawn["draft_length"] = report_figures.draft_length_figure(report.acceptance)
     return {name: Markup(svg) for name, svg in drawn.items()}

@@ -127,9 +127,21 @@ def y_axis(
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """Label positions at least `gap` apart, moved as little as a downward sweep allows; order is kept."""
+    """Label positions at least `gap` apart, in the same order, moved as little as possible (least squares).
+
+    Without their gaps the positions need only not decrease, so labels that would overlap share the mean of their block.
+    """
     order = sorted(range(len(positions)), key=lambda i: positions[i])
-    placed = list(positions)
-    for before, after in zip(order, order[1:], strict=False):
-        placed[after] = max(placed[after], placed[before] + gap)
+    blocks: list[tuple[float, int]] = []
+    for rank, i in enumerate(order):
+        mean, size = positions[i] - rank * gap, 1
+        while blocks and blocks[-1][0] > mean:
+            above, above_size = blocks.pop()
+            mean = (mean * size + above * above_size) / (size + above_size)
+            size += above_size
+        blocks.append((mean, size))
+    flat = [mean for mean, size in blocks for _ in range(size)]
+    placed = [0.0] * len(positions)
+    for rank, i in enumerate(order):
+        placed[i] = flat[rank] + rank * gap
     return placed

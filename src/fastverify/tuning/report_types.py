@@ -1,7 +1,7 @@
-"""What a report holds: everything that the page, the Markdown and report.json show, with no text of theirs.
+"""What a report holds: everything that the page, the Markdown and report.json show, with no layout.
 
-The top level is a superset of the object that `fastverify demo --json` ends with: `before`, `after`, `experiments`,
-`winner`. A value that was not measured is None, never 0, and a campaign that is not over simply has fewer of them.
+A superset of the object that `fastverify tune --json` and `demo --json` end with (result.py), under the same names. A
+value that was not measured is None, never 0; a campaign that is not over has fewer of them.
 """
 
 from __future__ import annotations
@@ -10,38 +10,25 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fastverify.servers.server import Setting
+from fastverify.servers.server import Arm, Setting
 from fastverify.tuning.all_reduce_table import AllReduceRow
-from fastverify.tuning.interval import Interval
+from fastverify.tuning.gates import Answer
+from fastverify.tuning.plan import Assumption
+from fastverify.tuning.result import ExperimentSummary, SideNumbers, WinnerSummary
 
 SCHEMA_VERSION = 1
-State = Literal["pending", "running", "done", "failed", "skipped"]
 End = Literal["before", "after"]
-Answer = Literal["passed", "failed", "could not tell"]
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Side(_Record):
-    """The machine-readable numbers of one end of the campaign; names are stable."""
-
-    accept_length: float | None
-    plain_tok_s: float | None
-    speculative_tok_s: float | None
-    speedup: float | None
-    break_even_accept_length: float | None
-    verify_ms: float | None
-    verify_all_reduce_ms: float | None
-    all_reduces_per_verify: float | None
-
-
 class Bar(_Record):
     """The anatomy of one arm at one end of the campaign."""
 
-    side: End
-    arm: Literal["plain", "speculative"]
+    end: End
+    arm: Arm
     phases_ms: dict[str, float]
     cycle_ms: float
     accept_length: float
@@ -57,24 +44,8 @@ class Decomposition(_Record):
     """Plain tok/s after over before: what the same changes gave to decoding without speculation."""
     speculation: float
     """The rest: speedup of speculation over plain, after over before."""
-    plain_saved_ms: float | None
+    plain_saved_ms: float
     plain_saved_all_reduce_ms: float | None
-
-
-class ExperimentRow(_Record):
-    """One experiment of the plan with what became of it."""
-
-    id: str
-    title: str
-    changes: dict[str, Setting]
-    state: State
-    predicted_speedup: Interval | None
-    """Speculative tok/s over that of the settings it was tried on."""
-    measured_speedup: float | None
-    outcome: str
-    """Failure class, `kept`, `not kept`; empty while pending."""
-    reason: str
-    kept: bool
 
 
 class MessageMark(_Record):
@@ -91,28 +62,22 @@ class DraftLength(_Record):
     accept_length: float
     cycle_ms: float
     speedup: float
+    """Over plain decoding."""
 
 
-class Acceptance(_Record):
+class AcceptanceCurve(_Record):
     """How far drafts get, and what that is worth."""
 
+    end: End
     correct_drafts_per_position: tuple[float, ...]
-    curve: tuple[DraftLength, ...]
+    points: tuple[DraftLength, ...]
+    """Empty where the drafts are not a chain of a draft model."""
     chosen: int | None
     plain_ms: float | None
 
 
-class Winner(_Record):
-    """The settings that won, as a command and as a difference to the baseline."""
-
-    settings: dict[str, Setting]
-    launch_command: str
-    diff: dict[str, tuple[Setting | None, Setting | None]]
-    """Setting to (before, after), resolved values, only where they differ."""
-
-
-class Proof(_Record):
-    """One thing that was checked, and on what it rests."""
+class Check(_Record):
+    """One thing that was checked, and on what the answer rests."""
 
     name: str
     answer: Answer
@@ -133,20 +98,25 @@ class Report(_Record):
     title: str
     generated_at: str
     finished: bool
-    verdict_before: str
-    verdict_after: str
-    before: Side | None
-    after: Side | None
+    headline_before: str
+    headline_after: str
+    before: SideNumbers | None
+    after: SideNumbers | None
+    """None until an experiment was kept or the campaign is over."""
+    experiments: tuple[ExperimentSummary, ...]
+    """Tried ones first, in the order they ran."""
+    winner: WinnerSummary | None
+    median_prediction_error: float | None
     decomposition: Decomposition | None
     bars: tuple[Bar, ...]
-    experiments: tuple[ExperimentRow, ...]
-    median_error: float | None
-    """Median of |predicted - measured| / measured over the experiments that have both."""
     all_reduce: tuple[AllReduceRow, ...]
     marks: tuple[MessageMark, ...]
-    acceptance: Acceptance | None
-    winner: Winner | None
-    proofs: tuple[Proof, ...]
+    acceptance: AcceptanceCurve | None
+    changed_settings: dict[str, tuple[Setting | None, Setting | None]]
+    """Resolved settings before and after, only where they differ."""
+    checks: tuple[Check, ...]
     method: tuple[Fact, ...]
+    assumptions: tuple[Assumption, ...]
+    """What the plan's predictions rest on."""
     limits: tuple[str, ...]
-    """What was assumed, and what was not shown."""
+    """What was not shown."""

@@ -6,7 +6,8 @@ as speculation's.
 
 from __future__ import annotations
 
-from fastverify.tuning.report_types import Decomposition, ExperimentRow, Report, Side
+from fastverify.tuning.report_types import Decomposition, Report
+from fastverify.tuning.result import ExperimentSummary, SideNumbers
 
 # Arbitrary: factors this near to 1 are told as "no change".
 SAME = 0.02
@@ -23,8 +24,11 @@ def factor(value: float) -> str:
     return f"{value:.1f}x" if value >= 9.95 else f"{value:.2f}x"
 
 
-def decomposition_sentences(parts: Decomposition, before: Side, after: Side) -> list[str]:
-    """How much of the gain was given to both arms, and how much is speculation's own."""
+def credit_sentences(report: Report) -> list[str]:
+    """How much of the gain was given to both arms, and how much is speculation's own; empty where nothing changed."""
+    parts, before, after = report.decomposition, report.before, report.after
+    if parts is None or before is None or after is None:
+        return []
     whole = f"Speculative decoding now runs {factor(parts.total)} as fast as before."
     plain = (
         f"Plain decoding runs {factor(parts.shared)} as fast with the same changes"
@@ -35,13 +39,13 @@ def decomposition_sentences(parts: Decomposition, before: Side, after: Side) -> 
 
 
 def _saved(parts: Decomposition) -> str:
-    if parts.plain_saved_ms is None or parts.plain_saved_all_reduce_ms is None or parts.plain_saved_ms <= 0:
+    if parts.plain_saved_all_reduce_ms is None or parts.plain_saved_ms <= 0:
         return ""
     all_reduce, saved = parts.plain_saved_all_reduce_ms, parts.plain_saved_ms
     return f" ({all_reduce:.1f} of the {saved:.1f} ms that its step saves are all-reduce)"
 
 
-def _own_part(parts: Decomposition, before: Side, after: Side) -> str:
+def _own_part(parts: Decomposition, before: SideNumbers, after: SideNumbers) -> str:
     change = (
         f"its advantage over plain decoding went from {factor(before.speedup or 0)} to {factor(after.speedup or 0)}"
     )
@@ -55,8 +59,9 @@ def _own_part(parts: Decomposition, before: Side, after: Side) -> str:
 def headline_numbers(report: Report) -> list[tuple[str, str, str, str]]:
     """(name, before, after with unit, change) of the four numbers at the top; an empty text for what is not known."""
     rows = []
+    after = report.after if report.after != report.before else None
     for name, key, unit, digits in HEADLINE_NUMBERS:
-        old, new = (getattr(side, key) if side else None for side in (report.before, report.after))
+        old, new = (getattr(side, key) if side else None for side in (report.before, after))
         texts = ["" if value is None else f"{value:.{digits}f}" for value in (old, new)]
         unit_text = unit if unit == "x" else f" {unit}"
         shown = texts[1] or texts[0]
@@ -71,14 +76,23 @@ def _change(key: str, old: float | None, new: float | None) -> str:
     return f"{factor(ratio)} as fast"
 
 
-def predicted_text(row: ExperimentRow) -> str:
+def outcome_text(row: ExperimentSummary) -> str:
+    """`kept`, `not kept`, or the failure in words; empty for an experiment that was not tried."""
+    if row.outcome is None:
+        return ""
+    if row.outcome == "ok":
+        return "kept" if row.kept else "not kept"
+    return row.outcome.replace("_", " ")
+
+
+def predicted_text(row: ExperimentSummary) -> str:
     """`1.10 to 1.42x`, or a dash where there is no prediction."""
     if row.predicted_speedup is None:
         return "-"
     return f"{row.predicted_speedup.low:.2f} to {row.predicted_speedup.high:.2f}x"
 
 
-def measured_text(row: ExperimentRow) -> str:
+def measured_text(row: ExperimentSummary) -> str:
     """`1.31x`, or a dash."""
     return "-" if row.measured_speedup is None else f"{row.measured_speedup:.2f}x"
 
@@ -86,7 +100,7 @@ def measured_text(row: ExperimentRow) -> str:
 def error_sentence(report: Report) -> str:
     """How good the predictions were, in one sentence."""
     both = [row for row in report.experiments if row.predicted_speedup and row.measured_speedup]
-    if report.median_error is None or not both:
+    if report.median_prediction_error is None or not both:
         return "No experiment has both a prediction and a measurement yet."
     inside = sum(
         row.predicted_speedup.low <= row.measured_speedup <= row.predicted_speedup.high
@@ -94,6 +108,6 @@ def error_sentence(report: Report) -> str:
         if row.predicted_speedup is not None and row.measured_speedup is not None
     )
     return (
-        f"Median error {100 * report.median_error:.0f} % over {len(both)} experiments; "
+        f"Median error {100 * report.median_prediction_error:.0f} % over {len(both)} experiments; "
         f"{inside} of {len(both)} measurements lie inside the predicted interval."
     )
