@@ -18,8 +18,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "fastverify.comm.communicator", "pytest"])
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["torch", "fastverify.comm.communicator", "pytest"])
 
 
 class RankFailedError(AssertionError):
@@ -36,7 +36,7 @@ def run_ranks(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         processes = [
-            _CONTEXT.Process(target=_run_rank, args=(folder, fn, rank, world_size, args), name=f"rank {rank}")
+            CONTEXT.Process(target=_run_rank, args=(folder, fn, rank, world_size, args), name=f"rank {rank}")
             for rank in range(world_size)
         ]
         try:

@@ -86,7 +86,7 @@ class GlooBackend:
     def _explain(self, error: RuntimeError) -> str:
         dead = self._peers.wait_for_dead(timeout_s=0.5)
         who = (
-            f"rank(s) {dead} have ended"
+            f"{'rank' if len(dead) == 1 else 'ranks'} {', '.join(map(str, dead))} ended; look for the traceback"
             if dead
             else "every rank's process is alive, so one of them is late or has left the group"
         )

@@ -1,0 +1,89 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from fastverify.cli import bench
+from fastverify.cli.exit_codes import ExitCode
+from fastverify.cli.main import app, run
+from fastverify.errors import ConfigError
+
+if not any(group.name == "bench" for group in app.registered_groups):
+    app.add_typer(bench.app, name="bench")
+
+ROW_KEYS = {
+    "backend", "num_bytes", "world_size", "dtype", "fused", "median_us", "iqr_us", "correct", "reason",
+}  # fmt: skip
+
+
+def test_sizes_of_a_model_are_its_plain_and_verify_pass(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "architectures": ["LlamaForCausalLM"],
+                "hidden_size": 320,
+                "num_hidden_layers": 8,
+                "num_attention_heads": 10,
+                "num_key_value_heads": 2,
+                "intermediate_size": 864,
+                "vocab_size": 4096,
+            }
+        )
+    )
+    assert bench.choose_sizes("", config, batch=2, k=4, item_bytes=2) == ((1280, 6400), 320)
+    with pytest.raises(ConfigError, match="--model works out the sizes"):
+        bench.choose_sizes("8KB", config, batch=1, k=4, item_bytes=2)
+    assert bench.choose_sizes("8KB, 4096,8192", None, batch=1, k=4, item_bytes=4) == ((4096, 8192), 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--sizes", "large"],
+        ["--sizes", "7"],
+        ["--dtype", "int4"],
+        ["--plot", "curve.png"],
+        ["--world-size", "1"],
+        ["--model", "no-such-folder/config.json"],
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_3(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "all-reduce", *arguments]) == ExitCode.BAD_INPUT
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("fastverify: ")
+
+
+@pytest.mark.ranks
+def test_json_has_the_promised_names_and_nothing_else_on_stdout(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["bench", "all-reduce", "--sizes", "8KB", "--iterations", "5", "--json"]
+    assert run([*arguments, "--plot", str(tmp_path / "curve.html")]) == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert {"command", "machine", "rows"} <= set(document)
+    assert all(set(row) == ROW_KEYS for row in document["rows"])
+    assert (tmp_path / "curve.html").is_file()
+
+
+def test_a_wrong_sum_is_a_finding_and_stands_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastverify.comm.bench import BenchResult, BenchRow
+
+    rows = (
+        BenchRow("gloo", 4096, 2, "float32", False, 300.0, 9.0, True),
+        BenchRow("gloo", 4096, 2, "float32", True, 400.0, 9.0, True),
+        BenchRow("shm", 4096, 2, "float32", False, 2.0, 1.0, False),
+        BenchRow("shm", 4096, 2, "float32", True, reason="not here"),
+    )
+    setups = {"gloo": "asked for", "shm": "not here"}
+    monkeypatch.setattr(bench, "run_with_progress", lambda config: BenchResult(rows, setups))
+    assert run(["bench", "all-reduce", "--sizes", "4096"]) == ExitCode.FINDING
+    table = capsys.readouterr().out
+    assert "2.0 (1.0) WRONG" in table
+    assert "did not run" in table
+    assert "shm: not here" in table
+    assert "300.0 (9.0) ok" in table
