@@ -1,11 +1,12 @@
 import pytest
 
-from fastverify.tuning.report_types import Decomposition, Side
-from fastverify.tuning.report_words import decomposition_sentences, factor
+from fastverify.tuning.report_types import Decomposition, Report
+from fastverify.tuning.report_words import credit_sentences, factor
+from fastverify.tuning.result import SideNumbers
 
 
-def side(plain_tok_s: float, speculative_tok_s: float) -> Side:
-    return Side(
+def side(plain_tok_s: float, speculative_tok_s: float) -> SideNumbers:
+    return SideNumbers(
         accept_length=2.9,
         plain_tok_s=plain_tok_s,
         speculative_tok_s=speculative_tok_s,
@@ -17,7 +18,7 @@ def side(plain_tok_s: float, speculative_tok_s: float) -> Side:
     )
 
 
-def sentences(before: Side, after: Side) -> str:
+def sentences(before: SideNumbers, after: SideNumbers) -> str:
     shared = after.plain_tok_s / before.plain_tok_s
     total = after.speculative_tok_s / before.speculative_tok_s
     parts = Decomposition(
@@ -27,7 +28,8 @@ def sentences(before: Side, after: Side) -> str:
         plain_saved_ms=22.2,
         plain_saved_all_reduce_ms=21.4,
     )
-    return " ".join(decomposition_sentences(parts, before, after))
+    report = Report.model_construct(decomposition=parts, before=before, after=after)
+    return " ".join(credit_sentences(report))
 
 
 def test_gain_of_both_arms_is_not_speculations() -> None:

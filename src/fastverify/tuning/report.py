@@ -22,6 +22,7 @@ from fastverify.tuning.report_types import Report
 from fastverify.tuning.result import (
     ExperimentSummary,
     TuneResult,
+    WinnerSummary,
     experiment_summaries,
     median_prediction_error,
     result_of,
@@ -131,7 +132,7 @@ def _report(campaign: Campaign, ends: _Ends, result: TuneResult) -> Report:
         before=result.before,
         after=result.after if after else None,
         experiments=experiments,
-        winner=result.winner if after else None,
+        winner=_winner(campaign, result) if after else None,
         median_prediction_error=median_prediction_error(experiments),
         decomposition=report_measured.decompose(before, newest) if has_change else None,
         bars=tuple([*bars, *report_measured.bars_of(newest, "after")] if has_change else bars),
@@ -144,6 +145,13 @@ def _report(campaign: Campaign, ends: _Ends, result: TuneResult) -> Report:
         assumptions=campaign.plan.assumptions if campaign.plan else (),
         limits=tuple(report_checks.limits(campaign)),
     )
+
+
+def _winner(campaign: Campaign, result: TuneResult) -> WinnerSummary:
+    """The winner so far; while the campaign runs, its confirmation is still to come."""
+    if campaign.confirmation is not None or _is_finished(campaign):
+        return result.winner
+    return result.winner.model_copy(update={"detail": "The campaign is not finished: this is the best so far."})
 
 
 def _tried_first(campaign: Campaign, experiments: tuple[ExperimentSummary, ...]) -> tuple[ExperimentSummary, ...]:

@@ -87,6 +87,7 @@ def _row(row: ExperimentSummary, plot: Markup) -> dict[str, Any]:
         "predicted": predicted,
         "measured": measured,
         "outcome": outcome,
+        "reason": report_words.reason_text(row),
         "tip": MEANINGS[row.outcome] if row.outcome else "",
     }
 

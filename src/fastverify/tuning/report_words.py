@@ -85,6 +85,11 @@ def outcome_text(row: ExperimentSummary) -> str:
     return row.outcome.replace("_", " ")
 
 
+def reason_text(row: ExperimentSummary) -> str:
+    """Why it ended so; a pending experiment has no reason yet."""
+    return "" if row.state == "pending" else row.reason
+
+
 def predicted_text(row: ExperimentSummary) -> str:
     """`1.10 to 1.42x`, or a dash where there is no prediction."""
     if row.predicted_speedup is None:
