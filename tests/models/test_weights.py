@@ -67,6 +67,14 @@ def test_names_missing_extra_and_misshapen_tensors(reference_models: dict[str, R
             load_target(tmp_path, single_rank_communicator())
 
 
+def test_reads_each_weight_once(reference_models: dict[str, ReferenceModel], tmp_path: Path) -> None:
+    """A second copy of the weights under other names, as some repositories have it, is left alone."""
+    model = load_target(reference_models["qwen3"].folder, single_rank_communicator())
+    save_target(model, tmp_path, torch.float32)
+    save_file({"other.name": torch.ones(2)}, tmp_path / "consolidated.safetensors")
+    assert torch.equal(load_target(tmp_path, single_rank_communicator()).norm, model.norm)
+
+
 def test_refuses_broken_files(reference_models: dict[str, ReferenceModel], tmp_path: Path) -> None:
     source = reference_models["qwen3"].folder
     (tmp_path / "config.json").write_text((source / "config.json").read_text())

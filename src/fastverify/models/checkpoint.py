@@ -80,7 +80,9 @@ class Checkpoint:
     def _safetensors_files(self) -> list[Path]:
         index = self.folder / _INDEX
         if not index.is_file():
-            return sorted(self.folder.glob("*.safetensors"))
+            # Some repositories hold the same weights once more under another name.
+            usual = self.folder / "model.safetensors"
+            return [usual] if usual.is_file() else sorted(self.folder.glob("*.safetensors"))
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         except (ValueError, KeyError, AttributeError) as error:

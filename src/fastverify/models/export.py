@@ -137,7 +137,10 @@ def _require_unsharded(world_size: int) -> None:
 def _tensors(slots: Iterable[Slot], dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
     for slot in slots:
         tensor = slot.destination.detach().cpu()
-        yield slot.name, (tensor.to(dtype) if tensor.is_floating_point() else tensor).clone()
+        yield (
+            slot.name,
+            (tensor.to(dtype) if tensor.is_floating_point() else tensor).clone(memory_format=torch.contiguous_format),
+        )
 
 
 def _shards(tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int) -> Iterator[dict[str, torch.Tensor]]:

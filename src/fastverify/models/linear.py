@@ -1,8 +1,8 @@
-"""A linear layer that may keep a second copy of its weight in the layout that oneDNN multiplies fastest.
+"""A linear layer that can lay out its weight for fast products of a few rows on a CPU.
 
-For 2 and more rows of float32 on a CPU the packed product of a larger weight takes half to three quarters of the time
-of torch's default one, which decides what a verify pass costs beside a plain one. A single row is faster unpacked, and
-so are small weights, where oneDNN's own call costs more than it saves. Training never packs.
+A pass of a few rows reads every weight once, mostly from beyond the caches, so the layout decides its time. Stored
+input by input, a weight is read in one sweep; larger ones also get a copy in oneDNN's blocked layout for 2 and more
+rows, which decides what a verify pass costs beside a plain one. Training and GPUs keep torch's layout.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fastverify.models.sharding import Slots, Span, part
 from fastverify.units import BYTES_PER_KB, BYTES_PER_MB, format_bytes
 
 _LOG = logging.getLogger(__name__)
-# Measured: benchmarks/results/forward_cpu_2026-11.json and forward_cpu_unpacked_2026-11.json, AMD EPYC 9004, 2026-11.
-_MIN_PACKED_ROWS = 2
-_MIN_PACKED_BYTES = 512 * BYTES_PER_KB
-# A hint for the packed layout: rows of a usual verify pass. Any number of rows may follow.
+# Measured: benchmarks/results/forward_cpu_2026-11.json, AMD EPYC 9004, torch 2.13. Below, the call costs what it saves.
+_MIN_BLOCKED_ROWS = 2
+_MIN_BLOCKED_BYTES = 512 * BYTES_PER_KB
+# A hint for the blocked layout: rows of a usual verify pass. Any number of rows may follow.
 _EXPECTED_ROWS = 4
-# Arbitrary: packing doubles the memory of the weights, which a small model can afford and a large one cannot.
-_MOST_PACKED_BYTES = 512 * BYTES_PER_MB
+# Arbitrary: blocked copies double the memory of the weights, which a small model can afford and a large one cannot.
+_MOST_BLOCKED_BYTES = 512 * BYTES_PER_MB
 
 
 class Linear(nn.Module):
@@ -40,28 +40,32 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(num_outputs, num_inputs)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(num_outputs)) if bias else None
-        self._packed: torch.Tensor | None = None
+        self._blocked: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Rows of `x` [T, inputs], projected."""
-        if self._packed is None or x.shape[0] < _MIN_PACKED_ROWS:
+        if self._blocked is None or x.shape[0] < _MIN_BLOCKED_ROWS:
             return F.linear(x, self.weight, self.bias)
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._blocked, self.bias, "none", [], "")
         return product
 
-    def pack(self) -> None:
-        """Keep a packed copy of the weight as it is now."""
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _EXPECTED_ROWS)
+    def store_by_input(self) -> None:
+        """Same weight, transposed in memory. A weight tied to an embedding becomes a copy: rows of that are read."""
+        self.weight = nn.Parameter(self.weight.detach().t().contiguous().t(), requires_grad=False)
+
+    def add_blocked_copy(self) -> None:
+        """Keep a copy of the weight, as it is now, in oneDNN's layout."""
+        self._blocked = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach().contiguous(), _EXPECTED_ROWS)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        """A move or conversion of the model leaves the packed copy behind."""
-        self._packed = None
+        """A move or conversion of the model leaves the blocked copy behind."""
+        self._blocked = None
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles go without the packed weight, which torch cannot copy."""
-        return self.__dict__ | {"_packed": None}
+        """Copies and pickles go without the blocked weight, which torch cannot copy."""
+        return self.__dict__ | {"_blocked": None}
 
     def row_slots(self, name: str, span: Span, full_size: int, offset: int) -> Slots:
         """Places of a column-parallel projection `name` whose part starts at row `offset` here."""
@@ -78,17 +82,18 @@ class Linear(nn.Module):
 
 
 def pack_linears(model: nn.Module) -> bool:
-    """Pack the larger linear layers where that is possible and affordable; says whether it did.
+    """Lay out every linear layer for CPU inference, if that is where the model is; says whether it did.
 
-    For inference only, after loading: packed products have no gradient and do not follow later changes of a weight.
+    After loading only: blocked copies have no gradient and do not follow later changes of a weight.
     """
     linears = [module for module in model.modules() if isinstance(module, Linear)]
-    num_bytes = sum(linear.weight.nbytes for linear in linears)
-    on_cpu = all(linear.weight.device.type == "cpu" and linear.weight.dtype == torch.float32 for linear in linears)
-    if not on_cpu or not torch._C._has_mkldnn or num_bytes > _MOST_PACKED_BYTES:
-        _LOG.info("linear layers stay unpacked: %s, float32 on a CPU: %s", format_bytes(num_bytes), on_cpu)
+    if any(linear.weight.device.type != "cpu" or linear.weight.dtype != torch.float32 for linear in linears):
         return False
+    num_bytes = sum(linear.weight.nbytes for linear in linears)
+    can_block = bool(torch._C._has_mkldnn) and num_bytes <= _MOST_BLOCKED_BYTES
+    _LOG.info("linear layers, %s, stored by input; blocked copies: %s", format_bytes(num_bytes), can_block)
     for linear in linears:
-        if linear.weight.nbytes >= _MIN_PACKED_BYTES:
-            linear.pack()
+        if can_block and linear.weight.nbytes >= _MIN_BLOCKED_BYTES:
+            linear.add_blocked_copy()
+        linear.store_by_input()
     return True

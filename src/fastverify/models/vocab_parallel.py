@@ -79,10 +79,9 @@ class VocabParallelHead(Linear):
         values_T, ids_T = self.local_logits(hidden_TD).max(-1)
         if self.communicator.world_size == 1:
             return ids_T
-        best = torch.stack((values_T.float(), (ids_T + self.span.start).float()), -1)
-        best_RT2 = self.communicator.all_gather(best)
-        winner_T = best_RT2[..., 0].argmax(0)
-        return best_RT2[..., 1].gather(0, winner_T[None])[0].long()
+        best_T2 = torch.stack((values_T.float(), (ids_T + self.span.start).float()), -1)
+        values_RT, ids_RT = self.communicator.all_gather(best_T2).unbind(-1)
+        return ids_RT.gather(0, values_RT.argmax(0, keepdim=True))[0].long()
 
     def top_k(self, hidden_TD: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and ids [T, k] of the k best, best first; gathers 2k + 1 numbers per row and rank."""

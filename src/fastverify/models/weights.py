@@ -171,7 +171,7 @@ def _use_target_head_if_absent(
 
 def _gathered(weight: torch.Tensor, target: LlamaForCausalLM) -> nn.Parameter:
     """The full vocabulary table of which every rank holds a part; one gather."""
-    rows = target.communicator.all_gather(weight.detach()).flatten(0, 1)
+    rows = target.communicator.all_gather(weight.detach().contiguous()).flatten(0, 1)
     return nn.Parameter(rows[: target.config.vocab_size].clone(), requires_grad=False)
 
 
