@@ -42,6 +42,8 @@ class Request:
     sampling: SamplingParams
     speculative: bool = True
     """False: plain decoding for this request, so that both arms can be interleaved in one server."""
+    stream: bool = True
+    """False: one event with all tokens at the end, which spares the owner a wake-up per cycle beside busy ranks."""
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:

@@ -26,6 +26,7 @@ class Sequence:
         self.num_cached = 0
         self.speculative = request.speculative
         self.temperature = sampling.temperature
+        self._stream = request.stream
         self.generator = create_generator(sampling.seed, engine_seed, request.request_id)
         self.finish_reason: FinishReason | None = None
         self.speculation = SpeculationTotals()
@@ -65,7 +66,9 @@ class Sequence:
                 return
 
     def take_unsent(self) -> tuple[int, ...]:
-        """Generated tokens that no event has carried yet."""
+        """Generated tokens that no event has carried yet; none before the end of an answer that is not streamed."""
+        if not self._stream and self.finish_reason is None:
+            return ()
         unsent = tuple(self.token_ids[self._num_sent :])
         self._num_sent = len(self.token_ids)
         return unsent

@@ -140,6 +140,8 @@ async def start_generation(
             ignore_eos=fields.ignore_eos,
         ),
         speculative=fields.speculative,
+        # Stop texts are looked for while the request runs.
+        stream=fields.stream or bool(stops),
     )
     return Generation(request, await _submit(bridge, request), codec, stops)
 
