@@ -54,7 +54,7 @@ class Machine:
         calls = 2 * self.num_layers + 1
         reduce_us = self.call_us(settings, rows * self.hidden_bytes)
         gather_us = self.call_us(settings, rows * 8192)
-        norms_ms = 2 * self.num_layers * self.norm_us / 1000
+        norms_ms = calls * self.norm_us / 1000
         fused = settings["fuse_rmsnorm"]
         inside_ms = norms_ms if settings["comm_backend"] == "gloo" else 0.1 * norms_ms
         reduce_ms = calls * reduce_us / 1000 + (inside_ms if fused else 0)
@@ -65,11 +65,7 @@ class Machine:
         }
         bytes_each = rows * self.hidden_bytes
         if fused:
-            plain_us = reduce_us
-            costs = [
-                _cost(phase, "all_reduce", 1, bytes_each, plain_us / 1000),
-                _cost(phase, "all_reduce_residual_rmsnorm", calls - 1, bytes_each, reduce_ms - plain_us / 1000),
-            ]
+            costs = [_cost(phase, "all_reduce_residual_rmsnorm", calls, bytes_each, reduce_ms)]
         else:
             costs = [_cost(phase, "all_reduce", calls, bytes_each, reduce_ms)]
         return phases, [*costs, _cost(phase, "all_gather", 1, rows * 8192, gather_us / 1000)]

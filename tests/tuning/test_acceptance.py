@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastverify.tuning.acceptance import Acceptance
+from fastverify.tuning.acceptance import Acceptance, longest_chain
+from tests.tuning.machine import Machine
 
 survivals = st.lists(st.floats(0, 1), min_size=1, max_size=8).map(lambda values: tuple(sorted(values, reverse=True)))
 
@@ -35,3 +36,18 @@ def test_the_last_conditional_acceptance_goes_on() -> None:
 def test_the_range_narrows_with_the_number_of_passes() -> None:
     few, many = (Acceptance((0.7, 0.5), n).accept_length(2) for n in (25, 2500))
     assert few.high - few.low == pytest.approx(10 * (many.high - many.low))
+
+
+def test_the_longest_chain_of_any_trial_counts() -> None:
+    machine = Machine()
+    chains = [machine.measure({"num_draft_steps": k, "num_proposed_drafts": k}) for k in (3, 6, 2)]
+    tree = machine.measure({"draft_shape": "tree", "top_k": 2, "num_draft_steps": 8, "num_proposed_drafts": 16})
+    assert longest_chain([*chains, tree]) == Acceptance.measured(chains[1])
+    assert longest_chain([tree]) is None
+
+
+def test_positions_that_were_never_right_count_as_zero() -> None:
+    measurement = Machine().measure()
+    arm = measurement.arms["speculative"].model_copy(update={"correct_drafts_per_position": (0.5,)})
+    short = measurement.model_copy(update={"arms": measurement.arms | {"speculative": arm}})
+    assert Acceptance.measured(short).survival == (0.5, 0.0, 0.0)

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-NUM_KILLS = 25
+NUM_KILLS = 15
 
 
 def test_a_campaign_survives_kills_at_any_point(tmp_path: Path) -> None:

@@ -8,9 +8,13 @@ Source: Leviathan et al., arXiv:2211.17192; docs/cost-model.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
+from fastverify.servers.measurement import ServerMeasurement
 from fastverify.tuning.interval import Interval
+from fastverify.tuning.knobs import Knobs
 
 # Two standard errors: about 95 % of repeats.
 NUM_STANDARD_ERRORS = 2.0
@@ -24,6 +28,13 @@ class Acceptance:
 
     survival: tuple[float, ...]
     num_passes: int
+
+    @classmethod
+    def measured(cls, measurement: ServerMeasurement) -> Self:
+        """Of the speculative arm, one entry per draft position; positions that were never right are counted as 0."""
+        arm = measurement.arms["speculative"]
+        num_unseen = Knobs.from_settings(measurement.settings).num_draft_steps - len(arm.correct_drafts_per_position)
+        return cls((*arm.correct_drafts_per_position, *(0.0,) * num_unseen), arm.num_cycles)
 
     def accept_length(self, num_drafts: int) -> Interval:
         """Tokens per verify pass of a chain of `num_drafts`, bonus token included."""
@@ -58,3 +69,13 @@ class Acceptance:
         mean = sum(survival)
         mean_square = sum((2 * i + 1) * share for i, share in enumerate(survival))
         return math.sqrt(max(mean_square - mean * mean, 0.0) / max(self.num_passes, 1))
+
+
+def longest_chain(measurements: Iterable[ServerMeasurement]) -> Acceptance | None:
+    """Acceptance of the longest chain of the draft model among these; None where there is none."""
+    chains = []
+    for measurement in measurements:
+        knobs = Knobs.from_settings(measurement.settings)
+        if "speculative" in measurement.arms and knobs.has_draft_model and knobs.is_chain:
+            chains.append(Acceptance.measured(measurement))
+    return max(chains, key=lambda acceptance: len(acceptance.survival), default=None)

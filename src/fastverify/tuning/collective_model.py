@@ -20,6 +20,9 @@ from fastverify.units import US_PER_MS
 
 GATHER_OP = "all_gather"
 FUSED_OP = "all_reduce_residual_rmsnorm"
+# Every all-reduce of a target pass is followed by a norm; in an EAGLE-3 layer only the attention's is.
+TARGET_FUSABLE_SHARE = 1.0
+DRAFT_FUSABLE_SHARE = 1.0 / 3.0
 # One value and one index per row and rank instead of the logits.
 ARGMAX_PAIR_BYTES = 16
 
@@ -86,28 +89,25 @@ class CollectiveModel:
             used |= assumed
         return total(terms), used
 
-    def with_fusion(self, calls: Iterable[Calls], knobs: Knobs) -> tuple[tuple[Calls, ...], float]:
+    def with_fusion(
+        self, calls: Iterable[Calls], knobs: Knobs, *, fusable_share: float
+    ) -> tuple[tuple[Calls, ...], float]:
         """The calls of a pass after turning fusion on or off, and how many norms moved into them (negative: out).
 
-        The embedding's all-reduce has no norm after it, so all but one call per pass can be fused.
+        `fusable_share`: the part of the pass's all-reduces that a residual add and a norm follow.
         """
         calls = tuple(calls)
         if knobs.fuse_rmsnorm == self.reference.fuse_rmsnorm:
             return calls, 0.0
-        reduces = [item for item in calls if not item.is_gather]
         gathers = tuple(item for item in calls if item.is_gather)
+        reduces = [item for item in calls if not item.is_gather]
         if not knobs.fuse_rmsnorm:
             moved = sum(item.count for item in reduces if item.is_fused)
             return (*(self._unfused(item) for item in reduces), *gathers), -moved
-        changed: list[Calls] = []
-        moved = max(sum(item.count for item in reduces) - 1.0, 0.0)
-        left = moved
-        for item in reduces:
-            fused_count = min(left, item.count)
-            left -= fused_count
-            changed += [self._fused(item, fused_count)] if fused_count else []
-            changed += [replace(item, count=item.count - fused_count)] if item.count > fused_count else []
-        return (*changed, *gathers), moved
+        moved = fusable_share * sum(item.count for item in reduces)
+        fused = [self._fused(item, item.count * fusable_share) for item in reduces]
+        left = [replace(item, count=item.count * (1.0 - fusable_share)) for item in reduces]
+        return (*(item for item in (*fused, *left) if item.count > 0), *gathers), moved
 
     def _fused(self, item: Calls, count: float) -> Calls:
         return replace(item, op=FUSED_OP, count=count, us=item.us + self._fusion_us(item.num_bytes))

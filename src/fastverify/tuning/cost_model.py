@@ -81,10 +81,7 @@ class CostModel:
         self._speculative = SpeculativeCycle(
             self._cost, arm.collectives, collectives, self.reference, one_row_compute_ms=self._plain.compute_ms
         )
-        # Positions that were never right are missing from the counters.
-        num_unseen = self.reference.num_draft_steps - len(arm.correct_drafts_per_position)
-        survival = (*arm.correct_drafts_per_position, *(0.0,) * num_unseen)
-        self.acceptance = acceptance or Acceptance(survival, arm.num_cycles)
+        self.acceptance = acceptance or Acceptance.measured(measurement)
 
     def predict(self, changes: Mapping[str, Setting]) -> Prediction:
         """Both arms after these changes to the measured settings, all at once."""

@@ -12,7 +12,15 @@ from dataclasses import replace
 from fastverify.diagnosis.cycle_cost import CycleCost
 from fastverify.servers.measurement import CollectiveCost
 from fastverify.tuning import priors
-from fastverify.tuning.collective_model import ARGMAX_PAIR_BYTES, Calls, CollectiveModel, calls_of_phase, total_ms
+from fastverify.tuning.collective_model import (
+    ARGMAX_PAIR_BYTES,
+    DRAFT_FUSABLE_SHARE,
+    TARGET_FUSABLE_SHARE,
+    Calls,
+    CollectiveModel,
+    calls_of_phase,
+    total_ms,
+)
 from fastverify.tuning.interval import ZERO, Interval
 from fastverify.tuning.knobs import Knobs
 from fastverify.tuning.priors import Prior
@@ -31,7 +39,7 @@ class PassModel:
 
     def phases_ms(self, knobs: Knobs, used: set[Prior], *, size_factor: float = 1.0) -> dict[str, Interval]:
         """The three phases; `size_factor` is new rows over measured rows."""
-        calls, num_moved_norms = self._collectives.with_fusion(self._calls, knobs)
+        calls, num_moved_norms = self._collectives.with_fusion(self._calls, knobs, fusable_share=TARGET_FUSABLE_SHARE)
         norms_ms = ZERO
         if num_moved_norms:
             used.add(priors.NORM_US)
@@ -172,7 +180,9 @@ class SpeculativeCycle:
             compute = compute * growth.value if knobs.draft_placement == "replicated" else compute / growth.value
         if knobs.draft_placement == "replicated":
             return compute
-        fused, num_moved_norms = self._collectives.with_fusion(_exchanged(calls, knobs, reference), knobs)
+        fused, num_moved_norms = self._collectives.with_fusion(
+            _exchanged(calls, knobs, reference), knobs, fusable_share=DRAFT_FUSABLE_SHARE
+        )
         if num_moved_norms:
             used.add(priors.NORM_US)
             compute = (compute - priors.NORM_US.value.scaled(num_moved_norms / US_PER_MS)).at_least(0.0)

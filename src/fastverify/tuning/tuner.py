@@ -14,6 +14,7 @@ from fastverify.errors import ServerError
 from fastverify.servers.measurement import ServerMeasurement
 from fastverify.servers.server import Prompt, Server, Setting
 from fastverify.tuning import gates
+from fastverify.tuning.acceptance import longest_chain
 from fastverify.tuning.all_reduce_table import AllReduceRow
 from fastverify.tuning.campaign import Campaign, Trial, make_document
 from fastverify.tuning.campaign_lock import campaign_lock
@@ -21,7 +22,7 @@ from fastverify.tuning.confirmation import confirm
 from fastverify.tuning.cost_model import CostModel
 from fastverify.tuning.experiments import Experiment, builtin_catalogue
 from fastverify.tuning.judging import TrialContext, judge_trial
-from fastverify.tuning.knobs import merge_settings
+from fastverify.tuning.knobs import Knobs, merge_settings
 from fastverify.tuning.ledger import State
 from fastverify.tuning.outcome import MEASURED
 from fastverify.tuning.plan import Plan, PredictedEffect, make_plan
@@ -111,7 +112,7 @@ class Tuner:
         assert model_trial is not None, "the baseline was measured"
         if not pending:
             return None
-        model = CostModel(_measured(model_trial), self.campaign.table, noise=self._noise.tok_s)
+        model = self._model(_measured(model_trial))
         ranked = candidates(pending, self._kept_ids(), model, self.campaign.table)
         against = ranked[0].against or self._no_room()
         if against is None:
@@ -121,6 +122,13 @@ class Tuner:
             self.campaign.ledger.set_state(one.experiment.id, "skipped", reason)
             self._progress.skipped(one.experiment.title, reason)
         return None
+
+    def _model(self, measurement: ServerMeasurement) -> CostModel:
+        """Calibrated on one measurement; a chain's acceptance comes from the longest chain that any trial measured."""
+        measured = [trial.measurement for trial in self.campaign.trials if trial.measurement is not None]
+        knobs = Knobs.from_settings(measurement.settings)
+        acceptance = longest_chain(measured) if knobs.has_draft_model and knobs.is_chain else None
+        return CostModel(measurement, self.campaign.table, noise=self._noise.tok_s, acceptance=acceptance)
 
     def _try(self, candidate: Candidate) -> None:
         """One experiment on top of the best settings."""
