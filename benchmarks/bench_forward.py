@@ -1,8 +1,10 @@
 """How long is one target forward of n rows on one core, without any collective, and where does the time go?
 
 The model is one rank's half of the bundled target (8 layers, 320 wide, tensor parallel over two) with random weights;
-sums over ranks are left out, so this is the floor that a verify pass can reach with a free all-reduce. Row counts are
-interleaved, and the pieces of a layer are timed apart with the weights of all layers in turn, as a pass reads them.
+sums over ranks are left out, so this is the floor that a verify pass can reach with a free all-reduce. Row counts and
+both weight layouts are interleaved. Pieces are timed apart, each over all layers; their weights stay in the caches
+better than in a whole pass, so they add up to less. Times are CPU time of the one thread: other processes on the
+machine do not count, though their use of the caches does.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter_ns
+from time import thread_time_ns
 
 import torch
 from torch.nn import functional as F
@@ -53,29 +55,44 @@ class HalfOfTwo(SingleRankCommunicator):
         return torch.stack((x, x))
 
 
-def measure_us(calls: dict[str, Callable[[], object]], repeats: int, inner: int = 1) -> dict[str, list[float]]:
+def measure_us(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     """Samples of every call, one of each in turn, so that a disturbance hits all of them alike."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
     for _ in range(repeats):
         for name, call in calls.items():
-            start_ns = perf_counter_ns()
-            for _ in range(inner):
-                call()
-            samples[name].append(ns_to_us(perf_counter_ns() - start_ns) / inner)
+            start_ns = thread_time_ns()
+            call()
+            samples[name].append(ns_to_us(thread_time_ns() - start_ns))
     return samples
 
 
-def forward_calls(model: LlamaForCausalLM, row_counts: list[int]) -> dict[str, Callable[[], object]]:
-    """One pass with its arg-max, for each number of rows behind NUM_CACHED cached ones."""
-    cache = KVCache(CONFIG.num_layers, 1, 512, model.num_local_kv_heads, CONFIG.head_dim, torch.float32)
+def random_model(packed: bool) -> LlamaForCausalLM:
+    """The half model, in torch's weight layout or in the one for inference."""
+    model = LlamaForCausalLM(CONFIG, HalfOfTwo()).requires_grad_(False)
+    initialize(model, seed=0)
+    if packed:
+        pack_linears(model)
+    return model
 
-    def forward(token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        attention = attend_over(cache, [Segment(0, NUM_CACHED, len(token_ids))])
-        return model.greedy(model(token_ids, positions, attention).hidden_TD)
 
-    return {str(n): partial(forward, torch.arange(n), torch.arange(NUM_CACHED, NUM_CACHED + n)) for n in row_counts}
+def forward_calls(row_counts: list[int]) -> dict[str, Callable[[], object]]:
+    """One pass with its arg-max, for each layout and number of rows behind NUM_CACHED cached ones."""
+    calls: dict[str, Callable[[], object]] = {}
+    for layout in ("torch", "packed"):
+        model = random_model(packed=layout == "packed")
+        cache = KVCache(CONFIG.num_layers, 1, 512, model.num_local_kv_heads, CONFIG.head_dim, torch.float32)
+        for rows in row_counts:
+            calls[f"{rows} {layout}"] = partial(run_pass, model, cache, rows)
+    return calls
+
+
+def run_pass(model: LlamaForCausalLM, cache: KVCache, rows: int) -> torch.Tensor:
+    """What the engine does for one request, without its bookkeeping."""
+    attention = attend_over(cache, [Segment(0, NUM_CACHED, rows)])
+    positions = torch.arange(NUM_CACHED, NUM_CACHED + rows)
+    return model.greedy(model(torch.arange(rows), positions, attention).hidden_TD)
 
 
 def piece_calls(model: LlamaForCausalLM, rows: int) -> dict[str, Callable[[], object]]:
@@ -129,22 +146,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 8, 12, 16])
     parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--unpacked", action="store_true", help="torch's default products, for comparison")
     parser.add_argument("--out", type=Path, help="write the raw samples to this JSON file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    model = LlamaForCausalLM(CONFIG, HalfOfTwo()).requires_grad_(False)
-    initialize(model, seed=0)
-    packed = not arguments.unpacked and pack_linears(model)
     with torch.inference_mode():
-        forwards = measure_us(forward_calls(model, arguments.rows), arguments.repeats)
+        forwards = measure_us(forward_calls(arguments.rows), arguments.repeats)
+        model = random_model(packed=True)
         pieces = {n: measure_us(piece_calls(model, n), arguments.repeats) for n in arguments.rows if n in (1, 4, 8)}
-    print_table("rows of a forward", forwards)
+    print_table("rows, weight layout", forwards)
     for rows, samples in pieces.items():
         print_table(f"pieces, {rows} row(s)", samples)
     if arguments.out:
         settings = {"repeats": arguments.repeats, "num_cached": NUM_CACHED, "torch": torch.__version__, "threads": 1}
-        settings |= {"packed": packed, "config": asdict(CONFIG)}
+        settings |= {"config": asdict(CONFIG)}
         write_record(
             arguments.out,
             question=__doc__.splitlines()[0],
