@@ -205,8 +205,7 @@ def test_campaign_before_its_baseline(tmp_path: Path) -> None:
 
 
 def test_campaign_in_which_nothing_was_better(tmp_path: Path) -> None:
-    options = OPTIONS.model_copy(update={"max_trials": 0})
-    report = build_report(run_campaign(tmp_path, options=options))
+    report = build_report(run_campaign(tmp_path, catalogue=only_speculation_off))
     assert report.finished
     assert report.after == report.before
     assert report.decomposition is None
@@ -214,6 +213,17 @@ def test_campaign_in_which_nothing_was_better(tmp_path: Path) -> None:
     page = Page(render_html(report))
     assert page.errors == []
     assert "Nothing tried was better." in page.text
+    assert report.winner is not None
+    assert report.winner.detail == "Nothing beat the baseline beyond its noise."
+
+
+def test_campaign_without_time_for_a_trial(tmp_path: Path) -> None:
+    options = OPTIONS.model_copy(update={"max_trials": 0})
+    report = build_report(run_campaign(tmp_path, options=options))
+    assert {row.state for row in report.experiments} == {"skipped"}
+    text = Page(render_html(report)).text
+    assert "No experiment was run." in text
+    assert "Nothing tried was better" not in text
 
 
 def test_winner_without_speculation(tmp_path: Path) -> None:

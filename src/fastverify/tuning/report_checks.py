@@ -17,7 +17,7 @@ from fastverify.units import BYTES_PER_MB
 GATE_NAMES = {
     "collective": "all-reduce sums are right",
     "outputs": "greedy outputs equal those of the baseline",
-    "acceptance": "acceptance length is what these drafts must give",
+    "acceptance": "acceptance length did not fall",
     "degenerate": "outputs do not repeat themselves",
 }
 _ENGAGED: dict[bool | None, Answer] = {True: "passed", False: "failed", None: "could not tell"}

@@ -24,6 +24,12 @@ def factor(value: float) -> str:
     return f"{value:.1f}x" if value >= 9.95 else f"{value:.2f}x"
 
 
+def no_change_sentence(report: Report) -> str:
+    """What a campaign says whose winner is the baseline."""
+    was_run = any(row.state in ("done", "failed") for row in report.experiments)
+    return "Nothing tried was better." if was_run else "No experiment was run."
+
+
 def credit_sentences(report: Report) -> list[str]:
     """How much of the gain was given to both arms, and how much is speculation's own; empty where nothing changed."""
     parts, before, after = report.decomposition, report.before, report.after
@@ -103,16 +109,21 @@ def measured_text(row: ExperimentSummary) -> str:
 
 
 def error_sentence(report: Report) -> str:
-    """How good the predictions were, in one sentence."""
-    both = [row for row in report.experiments if row.predicted_speedup and row.measured_speedup]
-    if report.median_prediction_error is None or not both:
+    """How good the predictions were: the median, and the worst by name."""
+    errors = {
+        row.id: abs(row.predicted_speedup.mid / row.measured_speedup - 1.0)
+        for row in report.experiments
+        if row.predicted_speedup is not None and row.measured_speedup
+    }
+    if report.median_prediction_error is None or not errors:
         return "No experiment has both a prediction and a measurement yet."
+    worst = max(errors, key=lambda name: errors[name])
     inside = sum(
-        row.predicted_speedup.low <= row.measured_speedup <= row.predicted_speedup.high
-        for row in both
-        if row.predicted_speedup is not None and row.measured_speedup is not None
+        row.predicted_speedup.contains(row.measured_speedup)
+        for row in report.experiments
+        if row.predicted_speedup is not None and row.measured_speedup
     )
     return (
-        f"Median error {100 * report.median_prediction_error:.0f} % over {len(both)} experiments; "
-        f"{inside} of {len(both)} measurements lie inside the predicted interval."
+        f"Median error {100 * report.median_prediction_error:.0f} %, largest {100 * errors[worst]:.0f} % ({worst}); "
+        f"{inside} of {len(errors)} measurements lie inside the predicted interval."
     )

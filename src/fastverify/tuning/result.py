@@ -98,7 +98,8 @@ def result_of(campaign: Campaign, server: Server) -> TuneResult:
     is_refuted = confirmation is not None and not confirmation.confirmed
     winner = baseline if is_refuted else best
     before = typical_measurement(campaign, ("baseline", "baseline_repeat", "confirm_baseline"), baseline)
-    after = before if winner is baseline else typical_measurement(campaign, ("confirm_winner",), winner)
+    is_baseline = winner.trial_id == baseline.trial_id
+    after = before if is_baseline else typical_measurement(campaign, ("confirm_winner",), winner)
     experiments = experiment_summaries(campaign)
     return TuneResult(
         before=side_numbers(before),
@@ -110,7 +111,7 @@ def result_of(campaign: Campaign, server: Server) -> TuneResult:
             settings=winner.start.settings,
             launch_command=launch_command(server, winner.start.settings),
             confirmed=confirmation.confirmed if confirmation else None,
-            detail=confirmation.detail if confirmation else _unconfirmed(winner is baseline),
+            detail=confirmation.detail if confirmation else _unconfirmed(is_baseline),
         ),
         median_prediction_error=median_prediction_error(experiments),
     )
