@@ -138,17 +138,20 @@ def rank_processes(of: psutil.Process) -> list[psutil.Process]:
     return [child for child in of.children() if "rank_process" in " ".join(child.cmdline())]
 
 
-def shared_memory_segments() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("*fastverify*")}
+def segments_of(ranks: list[psutil.Process]) -> set[Path]:
+    """Shared memory that the ranks have mapped, under the names it had when it was made."""
+    names = {line for rank in ranks for line in Path(f"/proc/{rank.pid}/maps").read_text().splitlines()}
+    return {Path("/" + line.split("/", 1)[1].removesuffix(" (deleted)")) for line in names if "/dev/shm/" in line}
 
 
 def test_a_killed_rank_is_an_error_within_seconds_and_leaves_nothing(models: dict[str, str]) -> None:
-    segments = shared_memory_segments()
     before = set(rank_processes(psutil.Process()))
     engine = Engine.start(config_of(models, comm_backend="shm"))
     ranks = [process for process in rank_processes(psutil.Process()) if process not in before]
     engine.submit(FOREVER)
     engine.next_event(timeout_s=20)
+    segments = segments_of(ranks)
+    assert segments
     start_s = time.monotonic()
     ranks[1].send_signal(signal.SIGKILL)
     last = collect(engine, {"forever"})["forever"][-1]
@@ -163,7 +166,7 @@ def test_a_killed_rank_is_an_error_within_seconds_and_leaves_nothing(models: dic
         engine.stats()
     engine.close()
     assert not any(rank.is_running() for rank in ranks)
-    assert shared_memory_segments() == segments
+    assert not any(segment.exists() for segment in segments)
 
 
 def test_the_ranks_end_when_their_owner_is_killed(models: dict[str, str]) -> None:
@@ -177,7 +180,6 @@ def test_the_ranks_end_when_their_owner_is_killed(models: dict[str, str]) -> Non
         print("ready", flush=True)
         time.sleep(60)
     """
-    segments = shared_memory_segments()
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE,
@@ -187,7 +189,8 @@ def test_the_ranks_end_when_their_owner_is_killed(models: dict[str, str]) -> Non
         assert owner.stdout.readline() == b"ready\n"
         ranks = rank_processes(psutil.Process(owner.pid))
         assert len(ranks) == 2
+        segments = segments_of(ranks)
         owner.kill()
     _, alive = psutil.wait_procs(ranks, timeout=10)
     assert alive == []
-    assert shared_memory_segments() <= segments
+    assert not any(segment.exists() for segment in segments)

@@ -2,7 +2,7 @@
 
 import typer
 
-from fastverify.cli import bench, demo, env_vars, plan, report, serve, status, train, tune
+from fastverify.cli import bench, demo, env_vars, generate, plan, report, serve, status, train, tune
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -13,6 +13,7 @@ def add_verbs(app: typer.Typer) -> None:
     app.command("status")(status.status)
     app.command("report")(report.report)
     app.add_typer(bench.app, name="bench")
+    app.command("generate")(generate.generate)
     app.command("serve")(serve.serve)
     app.add_typer(train.app, name="train")
     app.command("env-vars")(env_vars.print_env_vars)

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from fastverify.comm.communicator import Communicator, single_rank_communicator
-from fastverify.engine.bundled import draft_folder, target_folder
 from fastverify.engine.config import EngineConfig
 from fastverify.engine.core import EngineCore
 from fastverify.engine.drafters.drafter import Drafter
 from fastverify.engine.drafters.eagle3 import Eagle3Drafter
 from fastverify.engine.drafters.ngram import NgramDrafter
 from fastverify.engine.kv_cache import KVCache
+from fastverify.engine.model_folders import draft_folder, target_folder
 from fastverify.engine.phase_clock import PhaseClock
 from fastverify.engine.target_runner import TargetRunner
 from fastverify.errors import ConfigError

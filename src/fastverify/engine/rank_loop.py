@@ -17,7 +17,6 @@ from fastverify.engine.commands import (
     Close,
     Command,
     CommandStream,
-    Events,
     FollowerStream,
     LeaderStream,
     ProfileReply,
@@ -30,6 +29,7 @@ from fastverify.engine.commands import (
 from fastverify.engine.config import EngineConfig
 from fastverify.engine.core import EngineCore
 from fastverify.engine.load import describe, load_core
+from fastverify.engine.outbox import Outbox
 from fastverify.engine.profiler import RankProfiler
 from fastverify.engine.rank_spec import RankSpec
 
@@ -63,6 +63,7 @@ class RankLoop:
         self._core = core
         self._stream = stream
         self._owner = owner
+        self._outbox = Outbox(owner)
         self._profiler = RankProfiler(rank, core.clock)
         self._is_closed = False
 
@@ -79,8 +80,8 @@ class RankLoop:
             if self._is_closed:
                 return
             events = core.step()
-            if events and self._rank == 0:
-                self._owner.send(Events(tuple(events)))
+            if self._rank == 0:
+                self._outbox.add(events)
             step += 1
 
     def _apply(self, command: Command) -> None:

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any
 
-from fastverify.engine.bundled import target_folder
+from fastverify.engine.model_folders import target_folder
 from fastverify.engine.config import EngineConfig
 from fastverify.engine.engine import Engine
 from fastverify.engine.http.app import build_app

@@ -1,4 +1,4 @@
-"""Where the bundled target and its EAGLE-3 head lie in the package, and what "bundled" means in a setting.
+"""The folders that the settings `model` and `draft` name: paths, or what comes with the package.
 
 Knows no torch and reads no weights.
 """
@@ -7,24 +7,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastverify.bundled import draft_dir, target_dir
 from fastverify.engine.config import BUNDLED
 from fastverify.errors import ConfigError
-
-ASSETS = Path(__file__).parent.parent / "assets"
 
 
 def target_folder(model: str) -> Path:
     """Folder of the setting `model`, which holds config.json, weights and tokenizer.json."""
-    return _folder("model", model, ASSETS / "target")
+    return _checked("model", target_dir() if model == BUNDLED else Path(model))
 
 
 def draft_folder(draft: str) -> Path:
     """Folder of the setting `draft`."""
-    return _folder("draft", draft, ASSETS / "draft")
+    return _checked("draft", draft_dir() if draft == BUNDLED else Path(draft))
 
 
-def _folder(setting: str, value: str, bundled: Path) -> Path:
-    folder = bundled if value == BUNDLED else Path(value)
+def _checked(setting: str, folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{setting} must be a folder with a config.json, found none in {folder}. Check the path.")
     return folder
