@@ -1,5 +1,6 @@
 import pytest
 
+from fastverify.diagnosis.degenerate import bigram_ratio
 from fastverify.diagnosis.diagnose import diagnose
 from fastverify.diagnosis.evidence import UNKNOWN
 from fastverify.errors import ConfigError
@@ -60,3 +61,17 @@ def test_one_arm_gives_no_verdict(measurement) -> None:
     alone = measurement.model_copy(update={"arms": {"plain": measurement.arms["plain"]}})
     with pytest.raises(ConfigError, match="the speculative arm was not measured"):
         diagnose(alone)
+
+
+def test_looping_outputs_are_found(measurement_with) -> None:
+    looping = measurement_with(output_token_ids={"a": (5, 6) * 32})
+    arms = {arm: looping.arms["speculative"].model_copy(update={"arm": arm}) for arm in ("plain", "speculative")}
+    assert "R-BENCH" in fired(diagnose(looping.model_copy(update={"arms": arms})))
+    assert "R-BENCH" not in fired(diagnose(measurement_with()))
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "ratio"), [((1, 2) * 32, 2 / 63), (tuple(range(64)), 1.0), ((1,), 1.0), ((1, 1, 1), 0.5)]
+)
+def test_bigram_ratio(token_ids: tuple, ratio: float) -> None:
+    assert bigram_ratio(token_ids) == pytest.approx(ratio)

@@ -92,13 +92,6 @@ def test_loops_are_degenerate_unless_the_baseline_loops_too() -> None:
     assert gates.check_degenerate(measured(), measured()).answer == "passed"
 
 
-@pytest.mark.parametrize(
-    ("token_ids", "ratio"), [((1, 2) * 32, 2 / 63), (tuple(range(64)), 1.0), ((1,), 1.0), ((1, 1, 1), 0.5)]
-)
-def test_bigram_ratio(token_ids: tuple, ratio: float) -> None:
-    assert gates.bigram_ratio(token_ids) == pytest.approx(ratio)
-
-
 def test_self_noise_is_what_two_launches_differ_by() -> None:
     first, second = measured(), measured(differing(2), tok_s=measured().arms["speculative"].tok_s * 1.05)
     noise = gates.self_noise(first, second)

@@ -92,7 +92,8 @@ def by_id(result) -> dict[str, Any]:
 
 def test_a_campaign_finds_and_confirms_the_fast_settings(tmp_path: Path) -> None:
     recorder = Recorder()
-    result = run(tmp_path, progress=recorder)
+    tried = only("comm.shm", "comm.fused_norm", "draft.k4", "draft.tree", "drafter.none")
+    result = run(tmp_path, progress=recorder, catalogue=tried)
     entries = by_id(result)
     assert entries["comm.shm"].kept
     assert result.winner.settings["comm_backend"] == "shm"
@@ -108,9 +109,9 @@ def test_a_campaign_finds_and_confirms_the_fast_settings(tmp_path: Path) -> None
     assert "--comm-backend" in result.winner.launch_command or "fake_server" in result.winner.launch_command
     assert recorder.lines[0] == "start baseline"
     assert any(line.startswith("Speculation wins") for line in recorder.lines)
-    assert recorder.num_samples > 50
     check_files(tmp_path)
     status = campaign_status(tmp_path)
+    assert recorder.num_samples == len(status.trials) * len(PROMPTS) * 2, "both arms in every trial"
     assert status.process_id is None
     assert status.confirmed is True
     assert [line.title for line in status.trials[:2]] == ["baseline", "baseline again, for its own noise"]
@@ -213,10 +214,10 @@ def test_limits_skip_visibly(tmp_path: Path) -> None:
     result = run(tmp_path / "trials", options=options)
     states = {entry.state for entry in result.experiments if entry.id != "comm.shm"}
     assert states == {"skipped"}
-    assert by_id(result)["draft.replicated"].reason == "limit of 1 trials"
+    assert "limit of 1 trials" in {entry.reason for entry in result.experiments}
     assert result.winner.detail == "No confirmation was asked for."
     no_time = OPTIONS.model_copy(update={"budget_s": 0.001})
-    result = run(tmp_path / "budget", options=no_time)
+    result = run(tmp_path / "budget", options=no_time, catalogue=only("comm.shm", "draft.k2"))
     assert {entry.state for entry in result.experiments} == {"skipped"}
     assert by_id(result)["comm.shm"].reason.startswith("time budget of 0 s")
 

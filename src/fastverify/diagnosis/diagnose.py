@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from fastverify.diagnosis.cycle_cost import CycleCost, cost_of_arm
+from fastverify.diagnosis.degenerate import bigram_ratio_of
 from fastverify.diagnosis.evidence import UNKNOWN, Evidence
 from fastverify.diagnosis.findings import Finding
 from fastverify.diagnosis.rules import Facts, apply_rules
@@ -41,7 +42,14 @@ def diagnose(measurement: ServerMeasurement, *, source: str = "measurement") -> 
     plain_arm, speculative_arm = measurement.arms["plain"], measurement.arms["speculative"]
     plain, speculative = cost_of_arm(plain_arm), cost_of_arm(speculative_arm)
     verdict = judge(plain, speculative, all_reduces_per_verify=speculative_arm.all_reduces_per_verify)
-    evidence = (*evidence_of_arm(plain_arm, source), *evidence_of_arm(speculative_arm, source))
+    ratio = bigram_ratio_of(measurement)
+    evidence = (
+        *evidence_of_arm(plain_arm, source),
+        *evidence_of_arm(speculative_arm, source),
+        Evidence(
+            name="bigram_ratio", value=UNKNOWN if ratio is None else ratio, unit="share", arm="both", source=source
+        ),
+    )
     count, ms = _draft_collectives(measurement)
     facts = Facts(
         verdict=verdict,
@@ -51,6 +59,7 @@ def diagnose(measurement: ServerMeasurement, *, source: str = "measurement") -> 
         correct_drafts_per_position=speculative_arm.correct_drafts_per_position,
         draft_collectives_per_cycle=count,
         draft_collective_ms=ms,
+        bigram_ratio=ratio,
     )
     return Diagnosis(
         verdict=verdict, plain=plain, speculative=speculative, evidence=evidence, findings=apply_rules(facts)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastverify.diagnosis.cycle_cost import CycleCost
+from fastverify.diagnosis.degenerate import DEGENERATE_BIGRAM_RATIO
 from fastverify.diagnosis.evidence import Evidence
 from fastverify.diagnosis.findings import Finding
 from fastverify.diagnosis.verdict import EVEN_MARGIN, Verdict
@@ -26,6 +27,8 @@ class Facts:
     correct_drafts_per_position: tuple[float, ...] = ()
     draft_collectives_per_cycle: float | None = None
     draft_collective_ms: float | None = None
+    bigram_ratio: float | None = None
+    """Share of distinct bigrams in the outputs."""
 
     def evidence_named(self, *names: str) -> tuple[Evidence, ...]:
         """The pieces of evidence with these names, in their order."""
@@ -158,12 +161,30 @@ def fixed_cost(facts: Facts) -> Finding | None:
     )
 
 
+def degenerate_output(facts: Facts) -> Finding | None:
+    """R-BENCH: the outputs loop, so that the acceptance length says little about real text."""
+    ratio = facts.bigram_ratio
+    if ratio is None or ratio >= DEGENERATE_BIGRAM_RATIO:
+        return None
+    return Finding(
+        rule="R-BENCH",
+        title=f"The outputs repeat themselves: {ratio * 100:.0f} % of their bigrams are distinct.",
+        numbers={"bigram_ratio": ratio, "accept_length": facts.verdict.accept_length},
+        threshold=DEGENERATE_BIGRAM_RATIO,
+        threshold_source="arbitrary: prose and code are above 0.5, a loop is near 0",
+        confidence="high",
+        evidence=facts.evidence_named("bigram_ratio", "accept_length"),
+        next="Measure with prompts of the real workload; loops flatter every drafter.",
+    )
+
+
 RULES: tuple[Callable[[Facts], Finding | None], ...] = (
     break_even,
     low_acceptance,
     all_reduce_share,
     draft_collectives,
     fixed_cost,
+    degenerate_output,
 )
 
 

@@ -9,11 +9,11 @@ repeated. A divergence at a tie of the two best logits would be harmless; where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from fastverify.diagnosis.degenerate import DEGENERATE_BIGRAM_RATIO, bigram_ratio_of
 from fastverify.servers.measurement import ArmMeasurement, ServerMeasurement
 from fastverify.tuning.all_reduce_table import AllReduceTable
 from fastverify.tuning.experiments import Risk
@@ -27,7 +27,6 @@ MAX_DIVERGED_SHARE = 0.5
 ACCEPT_LENGTH_TOLERANCE = 0.03
 # Arbitrary: a loop of two tokens over 64 tokens has a ratio of 0.03, prose and code are above 0.5.
 MIN_BIGRAM_SHARE_OF_BASELINE = 0.5
-DEGENERATE_BIGRAM_RATIO = 0.2
 
 
 class GateResult(BaseModel):
@@ -147,18 +146,6 @@ def diverged_share(a: ArmMeasurement, b: ArmMeasurement) -> float | None:
     """Share of the common prompts whose outputs differ; None without token ids."""
     positions = _divergences(a, b)
     return sum(position is not None for position in positions) / len(positions) if positions else None
-
-
-def bigram_ratio(token_ids: Sequence[int]) -> float:
-    """Distinct bigrams over all bigrams: 1 for a text that never repeats, near 0 for a loop."""
-    bigrams = list(zip(token_ids, token_ids[1:], strict=False))
-    return len(set(bigrams)) / len(bigrams) if bigrams else 1.0
-
-
-def bigram_ratio_of(measurement: ServerMeasurement) -> float | None:
-    """Mean over every output of every arm."""
-    outputs = [ids for arm in measurement.arms.values() for ids in arm.output_token_ids.values() if ids]
-    return fmean(bigram_ratio(ids) for ids in outputs) if outputs else None
 
 
 def failed_gate(results: Sequence[GateResult]) -> GateResult | None:

@@ -44,7 +44,12 @@ class TrialContext:
 def judge_trial(run: Run, context: TrialContext | None) -> tuple[Outcome, TrialResult]:
     """Outcome and record of a run; without a context (a baseline) a run that was measured is `ok`."""
     if run.measurement is None or context is None:
-        return run.outcome, TrialResult(reason=run.reason, measurement=run.measurement, elapsed_s=run.elapsed_s)
+        return run.outcome, TrialResult(
+            reason=run.reason.partition("\n")[0],
+            detail=run.reason,
+            measurement=run.measurement,
+            elapsed_s=run.elapsed_s,
+        )
     proof = prove(run.measurement, context.experiment.changes, context.experiment.counted)
     result = TrialResult(
         proof=EngagementProof(engaged=proof.engaged, text=proof.text),

@@ -80,14 +80,14 @@ class Ledger:
         """Open the ledger, or create it. Raises LedgerError for a file that is no ledger of this version."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-            ledger = cls(path, connection)
-            ledger._prepare()
+            ledger = cls(path, sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None))
         except (sqlite3.Error, OSError) as error:
-            raise LedgerError(
-                f"{path} must be a ledger of fastverify, but reading it failed: {error}. "
-                "Move the file away, or give another folder."
-            ) from error
+            raise _unreadable(path, error) from error
+        try:
+            ledger._prepare()
+        except sqlite3.Error as error:
+            ledger.close()
+            raise _unreadable(path, error) from error
         return ledger
 
     def _prepare(self) -> None:
@@ -232,3 +232,10 @@ class Ledger:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _unreadable(path: Path, error: Exception) -> LedgerError:
+    return LedgerError(
+        f"{path} must be a ledger of fastverify, but opening it failed: {error}. "
+        "Move the file away, or give another folder."
+    )

@@ -81,6 +81,9 @@ class TrialResult(_Record):
     """How it ended. `measurement` holds every raw sample."""
 
     reason: str = ""
+    """One line."""
+    detail: str = ""
+    """The whole error with the end of the server's log, for a trial that could not be measured."""
     kept: bool = False
     proof: EngagementProof | None = None
     gates: tuple[GateResult, ...] = ()
@@ -148,6 +151,8 @@ def run_server(
         return run("hang", str(error))
     except FastverifyError as error:
         return run("error", str(error))
+    except (OSError, ValueError, LookupError) as error:
+        return run("error", f"the server's answers could not be read: {error!r}")
 
 
 def served_tok_s(measurement: ServerMeasurement) -> float:

@@ -100,8 +100,8 @@ class Tuner:
         title = "baseline" if purpose == "baseline" else "baseline again, for its own noise"
         trial = self._launch(purpose, title, self.campaign.document.settings, self._options.repeats)
         if trial.measurement is None:
-            reason = trial.result.reason if trial.result else ""
-            raise ServerError(f"a campaign needs a baseline that runs, but it ended as {trial.outcome}: {reason}")
+            detail = trial.result.detail if trial.result else ""
+            raise ServerError(f"a campaign needs a baseline that runs, but it ended as {trial.outcome}: {detail}")
         return trial
 
     def _next(self) -> Candidate | None:
@@ -225,7 +225,8 @@ class Tuner:
         if options.budget_s is None:
             return None
         each_s = self._expected_s() or 0.0
-        reserved_s = 2 * options.confirm_pairs * each_s
+        ends = (self.campaign.baseline, self.campaign.best)
+        reserved_s = options.confirm_pairs * sum(trial.result.elapsed_s for trial in ends if trial and trial.result)
         spent_s = self.campaign.spent_s
         if spent_s + each_s + reserved_s <= options.budget_s:
             return None
