@@ -182,7 +182,7 @@ class EngineBridge:
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error
-        logger.error("the engine failed", exc_info=error)
+        logger.error("the engine failed: waiting requests get errors, then the server ends.")
         self.end_streams(f"the engine failed: {_first_line(error)}")
         self.failed.set()
 

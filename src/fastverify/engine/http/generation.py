@@ -6,6 +6,7 @@ engine as well, so it costs no tokens beyond the cycle that produced it.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from fastverify.engine.http.stop_scanner import StopScanner
 from fastverify.engine.http.text import TextCodec
 from fastverify.engine.request import Request, RequestStats, SamplingParams, TokenEvent
 from fastverify.errors import ConfigError, WorkerDiedError
+
+# Arbitrary: a text below this many characters is encoded in a few milliseconds.
+LONG_TEXT = 10_000
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ async def start_generation(
             param="model",
             code="model_not_found",
         )
-    token_ids = codec.encode(prompt, add_special_tokens=add_special_tokens) if isinstance(prompt, str) else prompt
+    token_ids = await _encode(codec, prompt, add_special_tokens) if isinstance(prompt, str) else prompt
     _check_token_ids("prompt", token_ids, codec.vocab_size)
     _check_token_ids("stop_token_ids", fields.stop_token_ids, codec.vocab_size)
     request = Request(
@@ -144,6 +148,13 @@ async def start_generation(
         stream=fields.stream or bool(stops),
     )
     return Generation(request, await _submit(bridge, request), codec, stops)
+
+
+async def _encode(codec: TextCodec, text: str, add_special_tokens: bool) -> list[int]:
+    """A long text is encoded in a thread, so that other requests go on meanwhile."""
+    if len(text) < LONG_TEXT:
+        return codec.encode(text, add_special_tokens=add_special_tokens)
+    return await asyncio.to_thread(codec.encode, text, add_special_tokens=add_special_tokens)
 
 
 async def _submit(bridge: EngineBridge, request: Request) -> TokenStream:
