@@ -157,11 +157,15 @@ def _curves(rows: Sequence[AllReduceRow]) -> list[_Curve]:
 
 
 def _mark_sizes(svg: Svg, x: Scale, marks: Sequence[MessageMark], bottom: float) -> None:
-    """One dashed line per size; each label has a line of its own, so that near sizes stay readable."""
+    """One dashed line per size. A label stands right of its line, or left of it where the next line is too near."""
+    next_x = x.end
     for i, mark in enumerate(sorted(marks, key=lambda mark: -mark.num_bytes)):
-        y = 12.0 + 16.0 * i
-        svg.line(x(mark.num_bytes), y - 10, x(mark.num_bytes), bottom, "mark")
-        svg.text(x(mark.num_bytes) + 5, y, f"{mark.label}: {format_bytes(round(mark.num_bytes))}", "mark-label")
+        line_x, y = x(mark.num_bytes), 12.0 + 16.0 * i
+        text = f"{mark.label}: {format_bytes(round(mark.num_bytes))}"
+        fits = line_x + text_width(text, 12) + 5 < next_x
+        svg.line(line_x, y - 10, line_x, bottom, "mark")
+        svg.text(line_x + (5 if fits else -5), y, text, "mark-label", "start" if fits else "end")
+        next_x = line_x
 
 
 def _draw_curves(svg: Svg, x: Scale, y: Scale, curves: Sequence[_Curve], right: float) -> None:

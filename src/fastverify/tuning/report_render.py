@@ -69,6 +69,7 @@ def _common(report: Report) -> dict[str, Any]:
         "report": report,
         "is_changed": report.after is not None and report.after != report.before,
         "numbers": report_words.headline_numbers(report),
+        "noise": report_words.noise_sentence(report),
         "no_change": report_words.no_change_sentence(report),
         "credit": report_words.credit_sentences(report),
         "phases": report_anatomy.phase_table(report.bars),

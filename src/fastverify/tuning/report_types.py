@@ -107,6 +107,8 @@ class Report(_Record):
     """Tried ones first, in the order they ran."""
     winner: WinnerSummary | None
     median_prediction_error: float | None
+    noise: float | None
+    """Relative difference of the decode rate between two launches of the baseline."""
     decomposition: Decomposition | None
     bars: tuple[Bar, ...]
     all_reduce: tuple[AllReduceRow, ...]

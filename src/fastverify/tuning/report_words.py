@@ -9,8 +9,10 @@ from __future__ import annotations
 from fastverify.tuning.report_types import Decomposition, Report
 from fastverify.tuning.result import ExperimentSummary, SideNumbers
 
-# Arbitrary: factors this near to 1 are told as "no change".
+# Arbitrary: factors this near to 1 are told as "no change", even where launches differ by less.
 SAME = 0.02
+# Arbitrary: a quiet machine repeats itself within 1.5 to 4 % (field reports); above twice that the reader is warned.
+LOUD = 0.08
 HEADLINE_NUMBERS = (
     ("plain decoding", "plain_tok_s", "tok/s", 1),
     ("speculative decoding", "speculative_tok_s", "tok/s", 1),
@@ -30,18 +32,36 @@ def no_change_sentence(report: Report) -> str:
     return "Nothing tried was better." if was_run else "No experiment was run."
 
 
+def noise_sentence(report: Report) -> str:
+    """A warning where the machine was too restless for small differences; empty otherwise."""
+    if report.noise is None or report.noise < LOUD:
+        return ""
+    return (
+        f"This machine was restless: two launches of the same settings differed by {100 * report.noise:.0f} %. "
+        "Read smaller differences as none."
+    )
+
+
 def credit_sentences(report: Report) -> list[str]:
     """How much of the gain was given to both arms, and how much is speculation's own; empty where nothing changed."""
     parts, before, after = report.decomposition, report.before, report.after
     if parts is None or before is None or after is None:
         return []
+    same = max(SAME, report.noise or 0.0)
     whole = f"Speculative decoding now runs {factor(parts.total)} as fast as before."
-    plain = (
+    product = f"{factor(parts.shared)} for both arms times {factor(parts.speculation)} makes {factor(parts.total)}."
+    return [whole, _shared_part(parts, same), _own_part(parts, before, after, same), product]
+
+
+def _shared_part(parts: Decomposition, same: float) -> str:
+    if abs(parts.shared - 1) <= same:
+        return f"Plain decoding did not change beyond the noise ({factor(parts.shared)}, noise {100 * same:.0f} %)."
+    if parts.shared < 1:
+        return f"The same changes slow plain decoding down to {factor(parts.shared)} of its rate."
+    return (
         f"Plain decoding runs {factor(parts.shared)} as fast with the same changes"
         f"{_saved(parts)}, so that much is no merit of speculation."
     )
-    product = f"{factor(parts.shared)} for both arms times {factor(parts.speculation)} makes {factor(parts.total)}."
-    return [whole, plain, _own_part(parts, before, after), product]
 
 
 def _saved(parts: Decomposition) -> str:
@@ -51,12 +71,12 @@ def _saved(parts: Decomposition) -> str:
     return f" ({all_reduce:.1f} of the {saved:.1f} ms that its step saves are all-reduce)"
 
 
-def _own_part(parts: Decomposition, before: SideNumbers, after: SideNumbers) -> str:
+def _own_part(parts: Decomposition, before: SideNumbers, after: SideNumbers, same: float) -> str:
     change = (
         f"its advantage over plain decoding went from {factor(before.speedup or 0)} to {factor(after.speedup or 0)}"
     )
-    if abs(parts.speculation - 1) < SAME:
-        return f"Speculation itself gained nothing: {change}."
+    if abs(parts.speculation - 1) <= same:
+        return f"Speculation itself gained nothing beyond the noise: {change}."
     if parts.speculation < 1:
         return f"Speculation gained less than plain decoding: {change}, a factor of {factor(parts.speculation)}."
     return f"Speculation's own part is {factor(parts.speculation)}: {change}."
