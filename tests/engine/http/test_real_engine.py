@@ -28,20 +28,20 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 15) -> None:
         time.sleep(0.02)
 
 
+def launch(folder: Path, log_path: Path) -> subprocess.Popen[str]:
+    model = write_tiny_model(folder / "model")
+    argv = [
+        *(sys.executable, "-m", "fastverify", "serve", "--port", "0", "--max-seq-len", "512"),
+        *("--model", model["model"], "--draft", model["draft"], "--comm-backend", "shm"),
+    ]
+    with log_path.open("wb") as log:
+        return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True)
+
+
 class Served:
     def __init__(self, folder: Path) -> None:
-        model = write_tiny_model(folder / "model")
         self.log_path = folder / "server.log"
-        with self.log_path.open("wb") as log:
-            self.popen = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "fastverify", "serve", "--port", "0", "--max-seq-len", "512"),
-                    *("--model", model["model"], "--draft", model["draft"], "--comm-backend", "shm"),
-                ],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        self.popen = launch(folder, self.log_path)
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         assert re.fullmatch(r"fastverify: listening on http://127\.0\.0\.1:\d+\n", line), self.log_path.read_text()
@@ -133,3 +133,13 @@ def test_dead_rank_is_seen_by_health_and_ends_the_server_with_the_reason(tmp_pat
         assert psutil.wait_procs(ranks, timeout=5)[1] == []
     finally:
         served.close()
+
+
+def test_term_before_it_listens_leaves_no_process(tmp_path: Path) -> None:
+    with launch(tmp_path, tmp_path / "server.log") as popen:
+        wait_until(lambda: len(psutil.Process(popen.pid).children()) == 2)
+        ranks = psutil.Process(popen.pid).children()
+        popen.send_signal(signal.SIGTERM)
+        assert popen.wait(timeout=20) == 128 + signal.SIGTERM
+        assert psutil.wait_procs(ranks, timeout=5)[1] == []
+    assert (tmp_path / "server.log").read_text() == ""
