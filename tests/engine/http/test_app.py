@@ -1,9 +1,11 @@
 """The HTTP surface over a fake engine on a real socket: answers, streams, errors, cancels, many clients."""
 
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -238,7 +240,8 @@ def test_models_and_info(server: Running) -> None:
     assert server.client.get("/server_info").json()["settings"] == {"drafter": "eagle3"}
 
 
-def test_profile(server: Running, tmp_path: Any) -> None:
+def test_profile(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert server.client.post("/stop_profile").status_code == 400
     assert server.client.post("/start_profile", json={"output_dir": str(tmp_path)}).status_code == 200
     assert server.client.post("/stop_profile").json() == {"files": [str(tmp_path / "rank0.json.gz")]}
