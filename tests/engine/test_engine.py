@@ -18,12 +18,20 @@ import pytest
 from fastverify.engine.config import EngineConfig
 from fastverify.engine.engine import Engine
 from fastverify.engine.request import Request, SamplingParams, TokenEvent
-from fastverify.errors import ConfigError, WorkerDiedError
+from fastverify.errors import ConfigError, UnsupportedError, WorkerDiedError
 from tests.engine.tiny import core_of, prompts, requests, run, settings
 
 pytestmark = pytest.mark.ranks
 PROMPTS = prompts(5, seed=2)
 LONG = SamplingParams(100)
+SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
 FOREVER = Request("forever", (1, 2, 3), LONG)
 
 
@@ -123,6 +131,23 @@ def test_an_idle_engine_uses_no_cpu(engine: Engine) -> None:
 def test_settings_that_the_model_refuses_are_a_users_mistake(models: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="at most the model's 512 positions, got 4096"):
         Engine.start(config_of(models, tp_size=1, max_seq_len=4096))
+
+
+def test_a_model_that_cannot_run_here_keeps_its_error_class(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"architectures": ["GPT2LMHeadModel"], **dict.fromkeys(SIZES, 8)}), encoding="utf-8"
+    )
+    with pytest.raises(UnsupportedError, match="GPT2LMHeadModel is not implemented"):
+        Engine.start(EngineConfig(model=str(tmp_path), tp_size=1, drafter="none", max_seq_len=8))
+
+
+def test_a_signal_to_the_process_group_is_left_to_the_owner(engine: Engine) -> None:
+    """A server drains on SIGTERM: its ranks must still be there."""
+    for rank in rank_processes(psutil.Process()):
+        rank.send_signal(signal.SIGTERM)
+        rank.send_signal(signal.SIGINT)
+    engine.submit(Request("after", (1, 2), SamplingParams(3)))
+    assert collect(engine, {"after"})["after"][-1].finish_reason == "length"
 
 
 def test_a_closed_engine_says_so(models: dict[str, str]) -> None:

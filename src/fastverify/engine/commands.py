@@ -71,12 +71,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class Failed:
-    """The rank ends with this traceback. `is_user_error`: the settings are to blame, `message` says how.
-    `is_consequence`: it only noticed that another rank is gone."""
+    """The rank ends with this traceback. `error_type`: name of the class in fastverify.errors, where it is one of ours:
+    then the settings are to blame. `is_consequence`: it only noticed that another rank is gone."""
 
     message: str
     traceback: str
-    is_user_error: bool
+    error_type: str | None
     is_consequence: bool
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from fastverify import errors
 from fastverify.engine.commands import (
     AskStats,
     Cancel,
@@ -35,7 +36,7 @@ from fastverify.engine.config import EngineConfig
 from fastverify.engine.rank_group import RankGroup
 from fastverify.engine.request import Request, TokenEvent
 from fastverify.engine.stats import EngineStats
-from fastverify.errors import ConfigError, WorkerDiedError
+from fastverify.errors import ConfigError, FastverifyError, WorkerDiedError
 
 # Arbitrary: far above any step; a rank that does not answer in this time is stuck.
 _REPLY_TIMEOUT_S = 60.0
@@ -62,7 +63,8 @@ class Engine:
     def start(cls, config: EngineConfig) -> Self:
         """Start the ranks and wait until every one has loaded its models.
 
-        Raises: ConfigError for settings that the model refuses; WorkerDiedError when a rank dies.
+        Raises: ConfigError, UnsupportedError and others for settings that the model refuses; WorkerDiedError when a
+        rank dies.
         """
         engine = cls(config, RankGroup(config))
         engine._watcher.start()
@@ -169,7 +171,12 @@ class Engine:
             ticket = next(self._tickets)
             self._replies[ticket] = (reply, [])
             self._send(command(ticket))
-        return reply.result(_REPLY_TIMEOUT_S)
+        try:
+            return reply.result(_REPLY_TIMEOUT_S)
+        except TimeoutError:
+            raise WorkerDiedError(
+                f"a rank must answer within {_REPLY_TIMEOUT_S:.0f} s, got no answer: it is stuck. Close the engine."
+            ) from None
 
     def _send(self, command: Command) -> None:
         if self._error is not None:
@@ -225,10 +232,9 @@ class Engine:
     def _die(self, failures: dict[int, Failed]) -> None:
         """A rank is gone: explain it to everyone who waits, and end the others."""
         explanation = self._ranks.explain_death(failures)
-        user_error = next((failure for failure in failures.values() if failure.is_user_error), None)
         with self._lock:
             is_start = not self._ready.done()
-            self._error = ConfigError(user_error.message) if user_error and is_start else WorkerDiedError(explanation)
+            self._error = (_refusal(failures) if is_start else None) or WorkerDiedError(explanation)
             active, self._active = sorted(self._active), set()
             replies, self._replies = self._replies, {}
         self._ranks.end(gracefully=False)
@@ -238,3 +244,12 @@ class Engine:
             reply.set_exception(self._error)
         if is_start:
             self._ready.set_exception(self._error)
+
+
+def _refusal(failures: dict[int, Failed]) -> FastverifyError | None:
+    """The error of a rank that refused its settings, as the class it was there."""
+    for failure in failures.values():
+        if failure.error_type is not None:
+            kind: type[FastverifyError] = getattr(errors, failure.error_type)
+            return kind(failure.message)
+    return None

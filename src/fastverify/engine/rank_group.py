@@ -110,14 +110,13 @@ class RankGroup:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def end(self, *, gracefully: bool) -> None:
-        """End every rank: wait for those that were told to, terminate the others, kill what is left."""
+        """End every rank: wait for those that were told to, kill the others and what is left."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-        if not gracefully:
-            _signal_all(self._processes, signal.SIGTERM)
-        _wait_all(self._processes, _END_WAIT_S)
-        _signal_all(self._processes, signal.SIGKILL)
+        if gracefully:
+            _wait_all(self._processes, _END_WAIT_S)
+        _kill_all(self._processes)
         _wait_all(self._processes, _END_WAIT_S)
         self.remove_rendezvous()
 
@@ -141,10 +140,10 @@ def _describe_exit(code: int) -> str:
     return f"ended with exit code {code} and no traceback."
 
 
-def _signal_all(processes: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+def _kill_all(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         if process.poll() is None:
-            process.send_signal(number)
+            process.kill()
 
 
 def _wait_all(processes: list[subprocess.Popen[bytes]], timeout_s: float) -> None:

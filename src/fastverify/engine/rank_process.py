@@ -8,6 +8,7 @@ rank ends. Whatever goes wrong is reported to the owner with its traceback.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,10 +17,12 @@ import time
 import traceback
 from multiprocessing.connection import Connection
 
+from fastverify import env
 from fastverify.engine.rank_spec import RankSpec
 
-# Ctrl-C reaches the whole terminal group: the owner handles it and closes its ranks.
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+# Signals to the whole process group are the owner's to handle: it may finish requests first, then it ends its ranks.
+for _number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(_number, signal.SIG_IGN)
 
 # Arbitrary: time for a clean end after the owner is gone, before the rank is ended hard.
 _ORPHAN_GRACE_S = 2.0
@@ -28,6 +31,9 @@ _ORPHAN_GRACE_S = 2.0
 def main() -> None:
     """Entry point; `sys.argv[1]` is a RankSpec."""
     spec = RankSpec(**json.loads(sys.argv[1]))
+    logging.basicConfig(
+        level=env.read("FASTVERIFY_LOG").upper(), format=f"%(levelname)s rank {spec.rank} %(name)s: %(message)s"
+    )
     threading.Thread(target=_end_with_owner, args=(spec.lifeline_fd,), daemon=True).start()
     with Connection(spec.owner_fd) as owner:
         exit_code = _run_reported(spec, owner)
@@ -36,7 +42,7 @@ def main() -> None:
 
 def _run_reported(spec: RankSpec, owner: Connection) -> int:
     """Run the rank; exit code 0 for a normal end and for an owner that is gone."""
-    # Imported here so that SIGINT is ignored and the lifeline is watched before torch takes its seconds.
+    # Imported here so that signals are ignored and the lifeline is watched before torch takes its seconds.
     from fastverify.engine.commands import Failed
     from fastverify.engine.rank_loop import run_rank
     from fastverify.errors import CommTimeoutError, FastverifyError
@@ -46,9 +52,10 @@ def _run_reported(spec: RankSpec, owner: Connection) -> int:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 0
     except Exception as error:  # noqa: BLE001 - the boundary of the process: everything is reported and ends it
-        is_comm = isinstance(error, CommTimeoutError) or "gloo" in str(error)
-        is_user_error = isinstance(error, FastverifyError) and not is_comm
-        owner.send(Failed(str(error), traceback.format_exc(), is_user_error, is_comm))
+        is_consequence = isinstance(error, CommTimeoutError) or "gloo" in str(error)
+        is_ours = isinstance(error, FastverifyError) and not is_consequence
+        error_type = type(error).__name__ if is_ours else None
+        owner.send(Failed(str(error), traceback.format_exc(), error_type, is_consequence))
         return 1
     return 0
 
