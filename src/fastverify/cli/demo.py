@@ -19,8 +19,8 @@ from fastverify.cli.campaign import (
 from fastverify.cli.console import err
 from fastverify.cli.plan import FolderOption, JsonOption
 from fastverify.cli.tune import show_result
-from fastverify.engine.bundled import target_folder
 from fastverify.engine.config import EngineConfig
+from fastverify.engine.model_folders import target_folder
 from fastverify.servers.builtin import BuiltinServer
 from fastverify.tuning.campaign import make_document
 from fastverify.tuning.trial import TuneOptions

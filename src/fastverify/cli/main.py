@@ -12,7 +12,7 @@ import typer
 from fastverify import __version__, env
 from fastverify.cli.console import err
 from fastverify.cli.exit_codes import ExitCode
-from fastverify.cli.verbs import add_verbs
+from fastverify.cli.verbs import LazyVerbs
 from fastverify.errors import ConfigError, FastverifyError
 
 # typer carries its own copy of click in newer releases, so the base of its usage errors is reached through typer alone.
@@ -20,6 +20,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="fastverify",
+    cls=LazyVerbs,
     help="Find out why speculative decoding is slow on this machine, and make it fast.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
@@ -75,6 +76,3 @@ def run(arguments: list[str] | None = None) -> int:
 def main() -> None:
     """Entry point of the `fastverify` script."""
     sys.exit(run())
-
-
-add_verbs(app)

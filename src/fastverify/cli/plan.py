@@ -16,10 +16,10 @@ from fastverify.cli.campaign import (
     open_tuner,
     read_prompts,
 )
-from fastverify.cli.console import err, out, print_json
+from fastverify.cli.console import err, print_json, print_text
 from fastverify.cli.engine_flags import with_engine_flags
-from fastverify.engine.bundled import target_folder
 from fastverify.engine.config import EngineConfig
+from fastverify.engine.model_folders import target_folder
 from fastverify.servers.builtin import BuiltinServer
 from fastverify.tuning.campaign import PLAN_FILE, PLAN_MARKDOWN_FILE, make_document
 from fastverify.tuning.plan_markdown import plan_markdown
@@ -59,5 +59,5 @@ def plan(
     if as_json:
         print_json(document_of(made.model_dump(mode="json"), folder, files))
         return
-    out.print(plan_markdown(made), markup=False)
+    print_text(plan_markdown(made))
     err.print(f"next: fastverify tune {folder}", markup=False)
