@@ -35,15 +35,19 @@ Collectives::Collectives(const SegmentConfig& config, const WaitPolicy& policy, 
       observer_(observer),
       kernels_(kernels),
       segment_(config, policy_, observer),
-      two_shot_min_bytes_(SIZE_MAX),
       epoch_(config.first_epoch) {}
+
+void Collectives::set_thresholds(const Thresholds& thresholds) {
+  thresholds_ = thresholds;
+  if (kernels_.copy_streamed == nullptr) thresholds_.stream_min_bytes = SIZE_MAX;
+}
 
 void Collectives::all_reduce(void* x, size_t num_elements, Dtype dtype) {
   char* const bytes = static_cast<char*>(x);
   const size_t total = num_elements * kItemBytes[static_cast<int>(dtype)];
   for (size_t offset = 0; offset < total; offset += segment_.slot_bytes()) {
     const size_t num_bytes = std::min(segment_.slot_bytes(), total - offset);
-    if (num_bytes >= two_shot_min_bytes_) {
+    if (num_bytes >= thresholds_.two_shot_min_bytes) {
       two_shot(bytes + offset, num_bytes, dtype);
     } else {
       one_shot(bytes + offset, num_bytes, dtype);
@@ -61,7 +65,7 @@ void Collectives::all_reduce_residual_rmsnorm(const RmsNormCall& call) {
     piece.residual = static_cast<char*>(call.residual) + row * row_bytes;
     piece.rows = std::min(rows_per_piece, call.rows - row);
     const bool rows_for_all = piece.rows >= static_cast<size_t>(segment_.world_size());
-    if (rows_for_all && piece.rows * row_bytes >= two_shot_min_bytes_) {
+    if (rows_for_all && piece.rows * row_bytes >= thresholds_.two_shot_min_bytes) {
       two_shot_rmsnorm(piece);
     } else {
       one_shot_rmsnorm(piece);
@@ -73,7 +77,7 @@ void Collectives::all_gather(const void* input, void* output, size_t num_bytes) 
   for (size_t offset = 0; offset < num_bytes; offset += segment_.slot_bytes()) {
     const size_t piece_bytes = std::min(segment_.slot_bytes(), num_bytes - offset);
     begin(Operation::kAllGather, Algorithm::kOneShot, Dtype::kFloat32, piece_bytes);
-    std::memcpy(slot(segment_.rank()), static_cast<const char*>(input) + offset, piece_bytes);
+    copy_to_slot(0, static_cast<const char*>(input) + offset, piece_bytes);
     publish(&Control::published);
     wait_for_all();
     for (int rank = 0; rank < segment_.world_size(); ++rank) {
@@ -85,7 +89,7 @@ void Collectives::all_gather(const void* input, void* output, size_t num_bytes) 
 
 void Collectives::one_shot(char* x, size_t num_bytes, Dtype dtype) {
   begin(Operation::kAllReduce, Algorithm::kOneShot, dtype, num_bytes);
-  std::memcpy(slot(segment_.rank()), x, num_bytes);
+  copy_to_slot(0, x, num_bytes);
   publish(&Control::published);
   wait_for_all();
   const void* sources[kMaxRanks];
@@ -104,15 +108,15 @@ void Collectives::two_shot(char* x, size_t num_bytes, Dtype dtype) {
     return part;
   };
   const Part own = part_within(self);
-  copy_all_but(own, x, num_bytes);
+  copy_to_slot_all_but(own, x, num_bytes);
   publish(&Control::published);
   wait_for_all();
   const void* sources[kMaxRanks];
   point_at(x, own.offset, sources);
-  char* const reduced = slot(self) + own.offset;
-  kernels_[dtype].sum(reduced, sources, segment_.world_size(), own.num_bytes / kItemBytes[static_cast<int>(dtype)]);
+  const size_t own_elements = own.num_bytes / kItemBytes[static_cast<int>(dtype)];
+  kernels_[dtype].sum(x + own.offset, sources, segment_.world_size(), own_elements);
+  copy_to_slot(own.offset, x + own.offset, own.num_bytes);
   publish(&Control::reduced);
-  std::memcpy(x + own.offset, reduced, own.num_bytes);
   for (int step = 1; step < segment_.world_size(); ++step) {
     const int peer = (self + step) % segment_.world_size();
     const Part part = part_within(peer);
@@ -125,7 +129,7 @@ void Collectives::one_shot_rmsnorm(const RmsNormCall& call) {
   const size_t row_bytes = call.hidden_size * kItemBytes[static_cast<int>(call.dtype)];
   char* const x = static_cast<char*>(call.x);
   begin(Operation::kAllReduceRmsNorm, Algorithm::kOneShot, call.dtype, call.rows * row_bytes);
-  std::memcpy(slot(segment_.rank()), x, call.rows * row_bytes);
+  copy_to_slot(0, x, call.rows * row_bytes);
   publish(&Control::published);
   wait_for_all();
   const void* sources[kMaxRanks];
@@ -152,15 +156,15 @@ void Collectives::two_shot_rmsnorm(const RmsNormCall& call) {
   };
   begin(Operation::kAllReduceRmsNorm, Algorithm::kTwoShot, call.dtype, call.rows * row_bytes);
   const Part own = part_of(self, call.rows, row_bytes);
-  copy_all_but(own, x, call.rows * row_bytes);
+  copy_to_slot_all_but(own, x, call.rows * row_bytes);
   publish(&Control::published);
   wait_for_all();
   const void* sources[kMaxRanks];
   for (size_t offset = own.offset; offset < own.offset + own.num_bytes; offset += row_bytes) {
     point_at(x, offset, sources);
     kernels.add_sum(residual + offset, sources, segment_.world_size(), call.hidden_size);
-    std::memcpy(slot(self) + offset, residual + offset, row_bytes);
   }
+  copy_to_slot(own.offset, residual + own.offset, own.num_bytes);
   publish(&Control::reduced);
   norm_rows(own);
   for (int step = 1; step < segment_.world_size(); ++step) {
@@ -174,6 +178,7 @@ void Collectives::two_shot_rmsnorm(const RmsNormCall& call) {
 
 void Collectives::begin(Operation operation, Algorithm algorithm, Dtype dtype, size_t num_bytes) {
   ++epoch_;
+  stream_ = num_bytes >= thresholds_.stream_min_bytes;
   call_ = {num_bytes, encode_kind(static_cast<uint8_t>(operation), static_cast<uint8_t>(algorithm), dtype)};
   segment_.control(segment_.rank()).calls[epoch_ % 2] = call_;
 }
@@ -182,16 +187,21 @@ void Collectives::publish(Flag flag) {
   (segment_.control(segment_.rank()).*flag).store(epoch_, std::memory_order_release);
 }
 
-// In TWO_SHOT no peer reads this rank's own part, so it is not copied.
-void Collectives::copy_all_but(const Part& own, const char* x, size_t num_bytes) {
-  char* const to = slot(segment_.rank());
-  const size_t own_end = own.offset + own.num_bytes;
-  if (own.num_bytes == 0) {
-    std::memcpy(to, x, num_bytes);
-    return;
+void Collectives::copy_to_slot(size_t offset, const char* from, size_t num_bytes) {
+  char* const to = slot(segment_.rank()) + offset;
+  if (stream_) {
+    kernels_.copy_streamed(to, from, num_bytes);
+  } else {
+    std::memcpy(to, from, num_bytes);
   }
-  std::memcpy(to, x, own.offset);
-  std::memcpy(to + own_end, x + own_end, num_bytes - own_end);
+}
+
+// In TWO_SHOT no peer reads this rank's own part, so it is not copied.
+void Collectives::copy_to_slot_all_but(const Part& own, const char* x, size_t num_bytes) {
+  const size_t before = std::min(own.offset, num_bytes);
+  const size_t after = std::min(own.offset + own.num_bytes, num_bytes);
+  copy_to_slot(0, x, before);
+  copy_to_slot(after, x + after, num_bytes - after);
 }
 
 void Collectives::wait_for_all() {

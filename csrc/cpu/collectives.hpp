@@ -14,6 +14,10 @@
 // happens before the overwrite. The same holds for Call, of which there are also two. In step 3 the rank overwrites the
 // only part of its slot that no peer reads in step 2.
 //
+// The copies into slots may stream past the caches. A peer has read each line of a slot two epochs ago, so an ordinary
+// store must first take the line back from the peer's cache; where cores share no cache that costs more than going
+// through memory. Streamed copies end with a store fence, because the release store alone does not order them.
+//
 // Epochs are 32-bit and compared by signed difference, so they may wrap. Pointers need the alignment of their element.
 // One thread at a time; every rank makes the same calls in the same order.
 #pragma once
@@ -35,6 +39,12 @@ struct RmsNormCall {
   Dtype dtype;
 };
 
+// From how many bytes of a piece on. What is best depends on the machine; see comm/chooser.py.
+struct Thresholds {
+  size_t two_shot_min_bytes = SIZE_MAX;  // must change at the same call on every rank
+  size_t stream_min_bytes = SIZE_MAX;
+};
+
 class Collectives {
  public:
   Collectives(const SegmentConfig& config, const WaitPolicy& policy, const Kernels& kernels, WaitObserver& observer);
@@ -43,8 +53,7 @@ class Collectives {
   void all_reduce_residual_rmsnorm(const RmsNormCall& call);
   void all_gather(const void* input, void* output, size_t num_bytes);
 
-  // Pieces of at least this many bytes take TWO_SHOT. Must change at the same call on every rank.
-  void set_two_shot_min_bytes(size_t num_bytes) { two_shot_min_bytes_ = num_bytes; }
+  void set_thresholds(const Thresholds& thresholds);
   size_t slot_bytes() const { return segment_.slot_bytes(); }
 
  private:
@@ -65,7 +74,8 @@ class Collectives {
 
   void begin(Operation operation, Algorithm algorithm, Dtype dtype, size_t num_bytes);
   void publish(Flag flag);
-  void copy_all_but(const Part& own, const char* x, size_t num_bytes);
+  void copy_to_slot(size_t offset, const char* from, size_t num_bytes);
+  void copy_to_slot_all_but(const Part& own, const char* x, size_t num_bytes);
   void wait_for_all();
   void wait_for(int peer, Flag flag);
   void fail_if_gone(Flag flag);
@@ -84,9 +94,10 @@ class Collectives {
   WaitObserver& observer_;
   const Kernels& kernels_;
   Segment segment_;
-  size_t two_shot_min_bytes_;
+  Thresholds thresholds_;
   uint32_t epoch_;
   Call call_{};
+  bool stream_ = false;  // whether this epoch's copies into the slot stream
 };
 
 }  // namespace fastverify

@@ -19,6 +19,9 @@ struct DtypeKernels {
 
 struct Kernels {
   const char* name;
+  // As memcpy, but past the caches where the set has such stores, and complete in memory order when it returns: a
+  // release store that follows covers it. Null where the set has none.
+  void (*copy_streamed)(void* dst, const void* src, size_t num_bytes);
   DtypeKernels by_dtype[kNumDtypes];
 
   const DtypeKernels& operator[](Dtype dtype) const { return by_dtype[static_cast<int>(dtype)]; }

@@ -42,9 +42,15 @@ struct Avx512 {
   static Reg broadcast(float value) { return _mm512_set1_ps(value); }
   static Reg zero() { return _mm512_setzero_ps(); }
   static float sum_lanes(Reg value) { return _mm512_reduce_add_ps(value); }
+
+  static constexpr size_t kStreamBytes = 64;
+  static void stream(char* aligned, const char* from) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(aligned), _mm512_loadu_si512(from));
+  }
+  static void stream_fence() { _mm_sfence(); }
 };
 
-constexpr Kernels kAvx512 = make_kernels<Avx512>("avx512");
+constexpr Kernels kAvx512 = make_kernels<Avx512>("avx512", stream_copy<Avx512>);
 
 }  // namespace
 

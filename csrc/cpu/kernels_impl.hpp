@@ -86,14 +86,29 @@ void rms_norm_row(void* out, const void* row, const void* weight, float eps, siz
   for (; i < hidden_size; ++i) scale_one(typed_out + i, typed_row[i], typed_weight[i], scale);
 }
 
+// For sets that give kStreamBytes, stream(char* aligned, const char*) and stream_fence(). Streaming stores are not
+// ordered with later stores, not even on x86, hence the fence.
+template <class V>
+void stream_copy(void* dst, const void* src, size_t num_bytes) {
+  char* to = static_cast<char*>(dst);
+  const char* from = static_cast<const char*>(src);
+  const size_t misaligned = (V::kStreamBytes - reinterpret_cast<uintptr_t>(to) % V::kStreamBytes) % V::kStreamBytes;
+  const size_t head = misaligned < num_bytes ? misaligned : num_bytes;
+  std::memcpy(to, from, head);
+  size_t i = head;
+  for (; i + V::kStreamBytes <= num_bytes; i += V::kStreamBytes) V::stream(to + i, from + i);
+  std::memcpy(to + i, from + i, num_bytes - i);
+  V::stream_fence();
+}
+
 template <class V, class T>
 constexpr DtypeKernels kernels_for() {
   return {sum_any<V, T, false>, sum_any<V, T, true>, rms_norm_row<V, T>};
 }
 
 template <class V>
-constexpr Kernels make_kernels(const char* name) {
-  return {name, {kernels_for<V, float>(), kernels_for<V, Bfloat16>(), kernels_for<V, Float16>()}};
+constexpr Kernels make_kernels(const char* name, void (*copy_streamed)(void*, const void*, size_t) = nullptr) {
+  return {name, copy_streamed, {kernels_for<V, float>(), kernels_for<V, Bfloat16>(), kernels_for<V, Float16>()}};
 }
 
 }  // namespace

@@ -85,8 +85,11 @@ class PyCollectives {
     open().all_gather(to_pointer(input), to_pointer(output), num_bytes);
   }
 
-  void set_two_shot_min_bytes(size_t num_bytes) { open().set_two_shot_min_bytes(num_bytes); }
+  void set_thresholds(size_t two_shot_min_bytes, size_t stream_min_bytes) {
+    open().set_thresholds({two_shot_min_bytes, stream_min_bytes});
+  }
   const char* simd() const { return simd_; }
+  bool can_stream() const { return find_kernels(simd_)->copy_streamed != nullptr; }
   void close() { collectives_.reset(); }
 
  private:
@@ -138,9 +141,10 @@ NB_MODULE(_shm, m) {
            nb::arg("name"), nb::arg("rank"), nb::arg("world_size"), nb::arg("slot_bytes"), nb::arg("timeout_s"),
            nb::arg("spin_s"), nb::arg("simd"), nb::arg("find_dead"), nb::arg("first_epoch"))
       .def_prop_ro("simd", &PyCollectives::simd)
+      .def_prop_ro("can_stream", &PyCollectives::can_stream)
       .def("all_reduce", &PyCollectives::all_reduce)
       .def("all_reduce_residual_rmsnorm", &PyCollectives::all_reduce_residual_rmsnorm)
       .def("all_gather", &PyCollectives::all_gather)
-      .def("set_two_shot_min_bytes", &PyCollectives::set_two_shot_min_bytes)
+      .def("set_thresholds", &PyCollectives::set_thresholds)
       .def("close", &PyCollectives::close);
 }

@@ -1,4 +1,7 @@
+import os
+import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -76,7 +79,20 @@ def test_a_rank_that_hangs_is_reported_at_the_deadline() -> None:
 
 
 def hang_on_rank_0(rank: int, world_size: int, rendezvous: str) -> None:
-    import time
-
     if rank == 0:
         time.sleep(60)
+
+
+@pytest.mark.ranks
+def test_a_rank_that_dies_while_connecting_is_named() -> None:
+    run_ranks(die_while_connecting, 3, killed=(1,))
+
+
+def die_while_connecting(rank: int, world_size: int, rendezvous: str) -> None:
+    if rank == 1:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(group_module, "_connect", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            create_group(rank, world_size, rendezvous, timeout_s=20)
+    with pytest.raises(CommTimeoutError, match="rank 1 ended"):
+        create_group(rank, world_size, rendezvous, timeout_s=2)
+    time.sleep(1.0)  # leaving at once would make this rank a dead one in the eyes of the other

@@ -33,17 +33,17 @@ def one_shot(group: Group) -> ShmBackend:
     return ShmBackend(group)
 
 
-def two_shot_in_pieces(group: Group) -> ShmBackend:
-    """Slots of two pages, so that most messages take several pieces, and two rounds even for one element."""
+def streamed_two_shot_in_pieces(group: Group) -> ShmBackend:
+    """Slots of two pages, so that most messages take several pieces, and two streamed rounds even for one element."""
     backend = ShmBackend(group, slot_bytes=PIECE_BYTES)
-    backend.set_two_shot_min_bytes(1)
+    backend.set_thresholds(two_shot_min_bytes=1, stream_min_bytes=1)
     return backend
 
 
 def about_to_wrap(group: Group) -> ShmBackend:
-    """Epochs that wrap from 2^32 - 1 to 0 during the test, and both algorithms in turn."""
+    """Epochs that wrap from 2^32 - 1 to 0 during the test, and every way to work in turn."""
     backend = ShmBackend(group, slot_bytes=PIECE_BYTES, first_epoch=2**32 - 40)
-    backend.set_two_shot_min_bytes(1024)
+    backend.set_thresholds(two_shot_min_bytes=1024, stream_min_bytes=2048)
     return backend
 
 
@@ -53,8 +53,8 @@ class TestShmOneShot(AllReduceContract):
 
 
 @pytest.mark.ranks
-class TestShmTwoShot(AllReduceContract):
-    factory = two_shot_in_pieces
+class TestShmTwoShotStreamed(AllReduceContract):
+    factory = streamed_two_shot_in_pieces
 
 
 @pytest.mark.ranks
@@ -138,7 +138,7 @@ def test_a_row_longer_than_a_slot_still_norms() -> None:
 
 
 def check_long_row(rank: int, world_size: int, rendezvous: str) -> None:
-    with joined(rank, world_size, rendezvous, two_shot_in_pieces) as backend:
+    with joined(rank, world_size, rendezvous, streamed_two_shot_in_pieces) as backend:
         inputs = make_inputs(world_size, (2, 3000), torch.float32, seed=1)
         residual = torch.ones(2, 3000)
         normed = backend.all_reduce_residual_rmsnorm(inputs[rank].clone(), residual, torch.ones(3000), 1e-5)
@@ -213,11 +213,18 @@ def test_a_rank_that_dies_before_it_maps_is_an_error_and_leaves_nothing(tmp_path
 def check_dies_early(rank: int, world_size: int, rendezvous: str, folder: Path) -> None:
     group = create_group(rank, world_size, rendezvous, timeout_s=20)
     (folder / str(rank)).write_text(group.name)
+    # Not earlier, or the others could not connect, which is another failure.
+    dist_barrier(group)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(CommTimeoutError, match="rank 1"):
         ShmBackend(group)
     time.sleep(0.3)
+
+
+def dist_barrier(group: Group) -> None:
+    assert group.torch_group is not None
+    group.torch_group.barrier().wait()
 
 
 def segment_of(folder: Path) -> Path:

@@ -81,19 +81,10 @@ class GlooBackend:
         try:
             work.wait()
         except RuntimeError as error:
-            raise CommTimeoutError(self._explain(error)) from error
-
-    def _explain(self, error: RuntimeError) -> str:
-        dead = self._peers.wait_for_dead(timeout_s=0.5)
-        who = (
-            f"{'rank' if len(dead) == 1 else 'ranks'} {', '.join(map(str, dead))} ended; look for the traceback"
-            if dead
-            else "every rank's process is alive, so one of them is late or has left the group"
-        )
-        return (
-            f"rank {self._rank} waited for a gloo collective of {self._world_size} ranks with a limit of "
-            f"{self._timeout_s:g} s: {who}. gloo said: {str(error).splitlines()[0]}"
-        )
+            raise CommTimeoutError(
+                f"rank {self._rank} waited for a gloo collective of {self._world_size} ranks with a limit of "
+                f"{self._timeout_s:g} s: {self._peers.explain_failure()}. gloo said: {str(error).splitlines()[0]}"
+            ) from error
 
 
 def _sum_options() -> AllreduceOptions:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from torch._C._distributed_c10d import FileStore, PrefixStore, ProcessGroup, ProcessGroupGloo, Store, TCPStore
 
 from fastverify import env
+from fastverify.comm.processes import PeerProcesses
 from fastverify.errors import CommTimeoutError, ConfigError
 
 LOOPBACK = "127.0.0.1"
@@ -68,7 +69,16 @@ def create_group(
     generation = store.add(f"fastverify/{rank}", 1)
     store = PrefixStore(f"fastverify/{generation}", store)
     name, process_ids = _meet(store, rank, world_size)
-    return Group(rank, world_size, _connect(store, rank, world_size, timeout_s), name, timeout_s, process_ids)
+    try:
+        torch_group = _connect(store, rank, world_size, timeout_s)
+    except RuntimeError as error:
+        with closing(PeerProcesses(process_ids)) as peers:
+            why = peers.explain_failure()
+        raise CommTimeoutError(
+            f"rank {rank} could not connect to its group of {world_size}: {why}. "
+            f"gloo said: {str(error).splitlines()[0]}"
+        ) from error
+    return Group(rank, world_size, torch_group, name, timeout_s, process_ids)
 
 
 def close_group(group: Group) -> None:

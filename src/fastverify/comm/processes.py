@@ -33,6 +33,13 @@ class PeerProcesses:
             time.sleep(_POLL_S)
         return dead
 
+    def explain_failure(self) -> str:
+        """Who is to blame that a socket broke or a wait ran out, as far as one can know."""
+        dead = self.wait_for_dead(timeout_s=0.5)
+        if dead:
+            return f"{'rank' if len(dead) == 1 else 'ranks'} {', '.join(map(str, dead))} ended; look for the traceback"
+        return "every rank's process is alive, so one of them is late or has left the group"
+
     def close(self) -> None:
         """Close the descriptors. Calling twice is harmless."""
         for pidfd in self._pidfds:

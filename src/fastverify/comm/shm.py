@@ -80,10 +80,15 @@ class ShmBackend:
             first_epoch=first_epoch,
         )
         self.simd: str = self._collectives.simd
+        self.can_stream: bool = self._collectives.can_stream
 
-    def set_two_shot_min_bytes(self, num_bytes: int) -> None:
-        """Messages of at least this size sum in two rounds. Every rank must change it at the same call."""
-        self._collectives.set_two_shot_min_bytes(num_bytes)
+    def set_thresholds(self, *, two_shot_min_bytes: int = NEVER, stream_min_bytes: int = NEVER) -> None:
+        """From which size on to sum in two rounds, and to write past the caches.
+
+        Every rank must change `two_shot_min_bytes` at the same call. A vector set without such stores ignores
+        `stream_min_bytes`.
+        """
+        self._collectives.set_thresholds(two_shot_min_bytes, stream_min_bytes)
 
     def can_run(self, num_elements: int, dtype: torch.dtype) -> Support:
         """Any size above zero of a 16-bit or 32-bit float."""
