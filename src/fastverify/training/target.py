@@ -42,7 +42,7 @@ class TargetOptions:
     head_dim: int = 32
     window: int = 1024
     batch_size: int = 128
-    peak_lr: float = 3e-3
+    peak_lr: float = 4e-3
     weight_decay: float = 0.1
     seed: int = 2026
     device: str = "auto"
