@@ -25,7 +25,7 @@ from fastverify.comm.accuracy import (
     sum_error_bound,
 )
 from fastverify.comm.backend import AllReduceBackend
-from fastverify.comm.chooser import choose_gloo, choose_shm
+from fastverify.comm.chooser import Timing, choose_gloo, choose_shm
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.group import Group
 from fastverify.comm.shm import ShmBackend
@@ -101,10 +101,11 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """All rows, and how each backend was set up after measuring itself."""
+    """All rows, how each backend was set up after measuring itself, and those measurements."""
 
     rows: tuple[BenchRow, ...]
     setups: dict[str, str]
+    setup_timings: tuple[Timing, ...] = ()
 
 
 @dataclass
@@ -148,7 +149,7 @@ class _Case:
 
 def measure(groups: dict[str, Group], config: BenchConfig, on_progress: OnProgress) -> BenchResult:
     """Run on every rank, with one group per backend and one named "align"; every rank gets the same result."""
-    backends, setups = _create_backends(groups, config)
+    backends, setups, timings = _create_backends(groups, config)
     aligner = (ShmBackend if "shm" in backends else GlooBackend)(groups["align"])
     rows: list[BenchRow] = []
     for index, num_bytes in enumerate(config.sizes):
@@ -161,21 +162,24 @@ def measure(groups: dict[str, Group], config: BenchConfig, on_progress: OnProgre
     aligner.all_gather(torch.zeros(1))  # nobody leaves while another still measures
     for backend in (*backends.values(), aligner):
         backend.close()
-    return BenchResult(tuple(rows), setups)
+    return BenchResult(tuple(rows), setups, timings)
 
 
 def _create_backends(
     groups: dict[str, Group], config: BenchConfig
-) -> tuple[dict[str, AllReduceBackend], dict[str, str]]:
+) -> tuple[dict[str, AllReduceBackend], dict[str, str], tuple[Timing, ...]]:
     backends: dict[str, AllReduceBackend] = {}
     setups: dict[str, str] = {}
+    timings: tuple[Timing, ...] = ()
     for name in config.backends:
         try:
             backends[name], choice = _CHOOSERS[name](groups[name])
-            setups[name] = choice.reason
         except FastverifyError as error:
             setups[name] = str(error)
-    return backends, setups
+        else:
+            setups[name] = choice.reason
+            timings += choice.timings
+    return backends, setups, timings
 
 
 def _measure_size(
