@@ -112,10 +112,10 @@ def resolve_backends(rank: int, world_size: int, rendezvous: str) -> dict[str, t
             if asked == "auto without shm" and rank == 1:
                 patch.setenv("FASTVERIFY_SIMD", "altivec")
             communicator = create_communicator(group, asked.split()[0])
-        assert communicator.all_reduce(torch.ones(5))[0] == 2
-        answers[asked] = (communicator.backend_name, communicator.choice_reason)
-        communicator.all_gather(torch.ones(1))
-        communicator.close()
+        with communicator:
+            assert communicator.all_reduce(torch.ones(5))[0] == 2
+            answers[asked] = (communicator.backend_name, communicator.choice_reason)
+            communicator.all_gather(torch.ones(1))
     with pytest.raises(ConfigError, match="auto, gloo, shm, got 'nccl'"):
         create_communicator(group, "nccl")
     return answers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from time import perf_counter_ns
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 
@@ -95,6 +95,12 @@ class Communicator:
     def close(self) -> None:
         """Free the backend; the group stays open. Calling twice is harmless."""
         self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class SingleRankCommunicator(Communicator):
