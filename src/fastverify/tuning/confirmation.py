@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from fastverify.servers.server import Setting
+from fastverify.tuning import budget
 from fastverify.tuning.campaign import Campaign, Confirmation, Trial
 from fastverify.tuning.progress import Progress
 from fastverify.tuning.trial import Purpose, TuneOptions, served_tok_s
@@ -33,12 +34,21 @@ def confirm(campaign: Campaign, options: TuneOptions, launch: Launch, progress: 
         "confirm_winner": best.start.settings,
     }
     for pair in range(1, options.confirm_pairs + 1):
+        if pair > 1 and _no_time(campaign, options):
+            break
         for side, sides_settings in settings.items():
             while len(campaign.of_purpose(side)) < pair and _failures(campaign, side) < MAX_FAILURES:
                 launch(side, f"{_TITLES[side]} {pair}", sides_settings, options.confirm_repeats)
     answer = judge_confirmation(campaign)
     campaign.put_once("confirmation", answer)
     progress.note(answer.detail)
+
+
+def _no_time(campaign: Campaign, options: TuneOptions) -> bool:
+    """Whether a further pair, as long as the newest one, would exceed the budget."""
+    newest = [campaign.of_purpose(side)[-1:] for side in _TITLES]
+    next_s = sum(trial.result.elapsed_s for trials in newest for trial in trials if trial.result)
+    return budget.shortage(options, campaign.spent_s, next_s, reserved_s=0.0) is not None
 
 
 def judge_confirmation(campaign: Campaign) -> Confirmation:
@@ -51,7 +61,7 @@ def judge_confirmation(campaign: Campaign) -> Confirmation:
         verb = "is confirmed" if confirmed else "is not confirmed"
         detail = (
             f"The winner {verb}: {min(winner):.1f} to {max(winner):.1f} tok/s against "
-            f"{min(baseline):.1f} to {max(baseline):.1f} of the baseline, launched in turn."
+            f"{min(baseline):.1f} to {max(baseline):.1f} of the baseline, launched in turn {len(winner)} times."
         )
     return Confirmation(confirmed=confirmed, baseline_tok_s=baseline, winner_tok_s=winner, detail=detail)
 

@@ -118,11 +118,16 @@ def result_of(campaign: Campaign, server: Server) -> TuneResult:
 
 
 def typical_measurement(campaign: Campaign, purposes: Sequence[Purpose], trial: Trial) -> ServerMeasurement:
-    """Of all launches with the same settings, the one whose rate is the (low) median: its numbers belong together."""
-    found = [one.measurement for purpose in purposes for one in campaign.of_purpose(purpose)]
-    launches = [one for one in (*found, trial.measurement) if one is not None]
-    launches.sort(key=served_tok_s)
-    return launches[(len(launches) - 1) // 2]
+    """Of all launches with the same settings and arms, the one whose rate is the (low) median.
+
+    Numbers of one launch belong together, so nothing is averaged over launches.
+    """
+    assert trial.measurement is not None, "only called for a trial that was measured"
+    launches = {one.trial_id: one.measurement for purpose in purposes for one in campaign.of_purpose(purpose)}
+    launches[trial.trial_id] = trial.measurement
+    alike = [one for one in launches.values() if one is not None and one.arms.keys() == trial.measurement.arms.keys()]
+    alike.sort(key=served_tok_s)
+    return alike[(len(alike) - 1) // 2]
 
 
 def side_numbers(measurement: ServerMeasurement) -> SideNumbers:

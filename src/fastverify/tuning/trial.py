@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from fastverify.errors import FastverifyError, ServerCrashError, ServerHangError, ServerStartError
 from fastverify.servers.measure import measure
 from fastverify.servers.measurement import ServerMeasurement
-from fastverify.servers.server import Prompt, Server, Setting
+from fastverify.servers.server import Arm, Prompt, Server, Setting
 from fastverify.tuning.gates import GateResult
 from fastverify.tuning.outcome import Outcome
 from fastverify.tuning.plan import PredictedEffect
@@ -37,7 +37,7 @@ class TuneOptions(_Record):
     repeats: int = 3
     confirm_repeats: int = 3
     confirm_pairs: int = 2
-    """Launches of baseline and winner in turn at the end; 0: no confirmation."""
+    """Launches of baseline and winner in turn at the end; 0: none. A time budget may end it after one pair."""
     concurrency: int = 1
     stream: bool = False
     """Needed for servers that do not time their own tokens."""
@@ -46,6 +46,10 @@ class TuneOptions(_Record):
     max_trials: int | None = None
     """Experiments that are tried at most."""
     min_request_timeout_s: float = 30.0
+
+
+# Launches that only repeat what was measured before: the arm that clients get says it all, and plain decoding is slow.
+SERVED_ARM_ONLY: tuple[Purpose, ...] = ("baseline_repeat", "confirm_baseline")
 
 
 class TrialStart(_Record):
@@ -112,9 +116,10 @@ def run_server(
     log_path: Path,
     repeats: int,
     request_timeout_s: float,
+    served_arm_only: bool,
     on_sample: Callable[[int, int], None],
 ) -> Run:
-    """Launch with these settings, measure every arm that it serves, stop it."""
+    """Launch with these settings, measure every arm that it serves (or the one that clients get), stop it."""
     start_s = time.monotonic()
 
     def run(outcome: Outcome, reason: str, measurement: ServerMeasurement | None = None) -> Run:
@@ -123,7 +128,7 @@ def run_server(
     try:
         spec = server.launch_spec(settings)
         with server.launch(spec, log_path) as running:
-            arms = running.arms()
+            arms = _served_arm(running.arms()) if served_arm_only else running.arms()
             planned = len(prompts) * repeats * len(arms)
             done = 0
 
@@ -153,6 +158,10 @@ def run_server(
         return run("error", str(error))
     except (OSError, ValueError, LookupError) as error:
         return run("error", f"the server's answers could not be read: {error!r}")
+
+
+def _served_arm(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    return ("speculative",) if "speculative" in arms else arms
 
 
 def served_tok_s(measurement: ServerMeasurement) -> float:

@@ -13,7 +13,7 @@ from typing import Literal
 from fastverify.errors import ServerError
 from fastverify.servers.measurement import ServerMeasurement
 from fastverify.servers.server import Prompt, Server, Setting
-from fastverify.tuning import gates
+from fastverify.tuning import budget, gates
 from fastverify.tuning.acceptance import longest_chain
 from fastverify.tuning.all_reduce_table import AllReduceRow
 from fastverify.tuning.campaign import Campaign, Trial, make_document
@@ -29,7 +29,7 @@ from fastverify.tuning.plan import Plan, PredictedEffect, make_plan
 from fastverify.tuning.progress import Progress, SilentProgress
 from fastverify.tuning.result import TuneResult, result_of
 from fastverify.tuning.selection import Candidate, candidates
-from fastverify.tuning.trial import Purpose, TrialStart, TuneOptions, run_server
+from fastverify.tuning.trial import SERVED_ARM_ONLY, Purpose, TrialStart, TuneOptions, run_server
 
 Catalogue = Callable[[Mapping[str, Setting], Sequence[str]], Sequence[Experiment]]
 # Arbitrary: a healthy change of settings never makes a request ten times slower.
@@ -114,7 +114,7 @@ class Tuner:
             return None
         model = self._model(_measured(model_trial))
         ranked = candidates(pending, self._kept_ids(), model, self.campaign.table)
-        against = ranked[0].against or self._no_room()
+        against = ranked[0].against or self._no_room(ranked[0])
         if against is None:
             return ranked[0]
         for one in ranked:
@@ -154,20 +154,25 @@ class Tuner:
             settings=settings,
             baseline_settings=self.campaign.document.settings,
         )
-        trial = self._run_trial(start, self._options.repeats, context)
+        expected_s = budget.trial_s(best, candidate.prediction)
+        trial = self._run_trial(start, self._options.repeats, context, expected_s)
         if trial.result is not None and trial.result.kept:
             self._progress.note(f"kept: {experiment.title}")
 
     def _launch(self, purpose: Purpose, title: str, settings: Mapping[str, Setting], repeats: int) -> Trial:
         """A trial that tries nothing: a baseline or a confirmation."""
         start = TrialStart(purpose=purpose, title=title, settings=dict(settings), changes={})
-        return self._run_trial(start, repeats, None)
+        same = [trial for trial in self.campaign.trials if trial.start.settings == start.settings and trial.result]
+        expected_s = same[-1].result.elapsed_s if same and same[-1].result else None
+        return self._run_trial(start, repeats, None, expected_s)
 
-    def _run_trial(self, start: TrialStart, repeats: int, context: TrialContext | None) -> Trial:
+    def _run_trial(
+        self, start: TrialStart, repeats: int, context: TrialContext | None, expected_s: float | None
+    ) -> Trial:
         """Start, run, judge, and write the end together with the experiment's new state."""
         experiment_id = context.experiment.id if context else None
         name = (experiment_id or start.purpose).replace(".", "-")
-        self._progress.trial_started(start.purpose, start.title, self._expected_s())
+        self._progress.trial_started(start.purpose, start.title, expected_s)
         trial_id = self.campaign.ledger.start_trial(start.purpose, start.model_dump_json(), experiment_id)
         log_path = self.campaign.log_path(trial_id, name)
         run = run_server(
@@ -178,6 +183,7 @@ class Tuner:
             log_path=log_path,
             repeats=repeats,
             request_timeout_s=self._request_timeout_s(),
+            served_arm_only=start.purpose in SERVED_ARM_ONLY,
             on_sample=self._progress.sample_taken,
         )
         outcome, result = judge_trial(run, context)
@@ -215,30 +221,19 @@ class Tuner:
             if trial.experiment_id is not None and trial.result is not None and trial.result.kept
         ]
 
-    def _no_room(self) -> str | None:
+    def _no_room(self, candidate: Candidate) -> str | None:
         """Why no further experiment fits into the options, None where one does."""
         options = self._options
         experiments = [trial for trial in self.campaign.trials if trial.start.purpose == "experiment"]
         tried = [trial for trial in experiments if trial.outcome != "interrupted"]
         if options.max_trials is not None and len(tried) >= options.max_trials:
             return f"limit of {options.max_trials} trials"
-        if options.budget_s is None:
-            return None
-        each_s = self._expected_s() or 0.0
-        ends = (self.campaign.baseline, self.campaign.best)
-        reserved_s = options.confirm_pairs * sum(trial.result.elapsed_s for trial in ends if trial and trial.result)
-        spent_s = self.campaign.spent_s
-        if spent_s + each_s + reserved_s <= options.budget_s:
-            return None
-        return (
-            f"time budget of {options.budget_s:.0f} s: {spent_s:.0f} s are spent, a trial takes {each_s:.0f} s and the "
-            f"confirmation needs {reserved_s:.0f} s"
-        )
-
-    def _expected_s(self) -> float | None:
-        """Time of the next trial: the newest measured one, whose settings are closest to it."""
-        times = [trial.result.elapsed_s for trial in self.campaign.trials if trial.result and trial.measurement]
-        return times[-1] if times else None
+        baseline, best = self.campaign.baseline, self.campaign.best
+        assert baseline is not None, "the baseline was measured"
+        assert best is not None, "the baseline was measured"
+        next_s = budget.trial_s(best, candidate.prediction)
+        reserved_s = budget.pair_s(baseline, next_s) if options.confirm_pairs else 0.0
+        return budget.shortage(options, self.campaign.spent_s, next_s, reserved_s)
 
     def _request_timeout_s(self) -> float:
         baseline = self.campaign.baseline
