@@ -1,8 +1,8 @@
 """What one rank's profiler file holds, as columns: device work, launches, annotations, CPU operators, facts.
 
-All times are int64 nanoseconds on the file's own clock; `TraceInfo.base_time_ns` turns them into Unix time. A row of one
-table never moves to another: an annotation is not device work, whatever stream it is drawn on. Nothing here knows what a
-name means (kinds.py) or what a pass is (passes.py). Source of the fields: libkineto's output_json.cpp.
+All times are int64 nanoseconds on the file's own clock; `TraceInfo.base_time_ns` turns them into Unix time. A row of
+one table never moves to another: an annotation is not device work, whatever stream it is drawn on. Nothing here knows
+what a name means (kinds.py) or what a pass is (passes.py). Source of the fields: libkineto's output_json.cpp.
 """
 
 from __future__ import annotations
