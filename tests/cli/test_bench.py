@@ -65,7 +65,9 @@ def test_json_has_the_promised_names_and_nothing_else_on_stdout(
     assert document["schema_version"] == 1
     assert {"command", "machine", "rows"} <= set(document)
     assert all(set(row) == ROW_KEYS for row in document["rows"])
-    assert (tmp_path / "curve.html").is_file()
+    page = (tmp_path / "curve.html").read_text()
+    assert "shm + fused norm" in page
+    assert "http" not in page, "the page must work without network"
 
 
 def test_a_wrong_sum_is_a_finding_and_stands_out(

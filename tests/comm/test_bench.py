@@ -1,5 +1,4 @@
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from fastverify.comm import bench_launch
 from fastverify.comm.backend import SUPPORTED, Support
 from fastverify.comm.bench import BenchConfig, BenchResult, measure
 from fastverify.comm.bench_launch import run_bench
-from fastverify.comm.bench_plot import write_plot
 from fastverify.comm.chooser import Choice
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.group import Group, create_group
@@ -41,7 +39,7 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.usefixtures("quick_start")
-def test_every_backend_is_timed_and_checked_at_every_size(tmp_path: Path) -> None:
+def test_every_backend_is_timed_and_checked_at_every_size() -> None:
     progress: list[tuple[int, int]] = []
     config = BenchConfig(sizes=(4, 4100, 65536), iterations=12, dtype="bfloat16", hidden_size=64)
     result = run_bench(config, lambda done, total: progress.append((done, total)))
@@ -55,10 +53,6 @@ def test_every_backend_is_timed_and_checked_at_every_size(tmp_path: Path) -> Non
         assert row.reason is None
         assert "samples_us" not in row.to_dict()
     assert progress == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    write_plot(result.rows, tmp_path / "plot.html", title="curves")
-    page = (tmp_path / "plot.html").read_text()
-    assert "shm + residual + RMSNorm" in page
-    assert 'src="http' not in page, "the page must work without network"
 
 
 @pytest.mark.ranks

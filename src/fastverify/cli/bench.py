@@ -67,12 +67,20 @@ def bench_all_reduce(
     else:
         print_table(config, result)
     if plot is not None:
-        from fastverify.comm.bench_plot import write_plot
-
-        write_plot(result.rows, plot, title=f"All-reduce, {world_size} ranks, {dtype}, {read_machine().cpu}")
-        err.print(f"wrote {plot}", markup=False)
+        write_plot(config, result, plot)
     if any(row.correct is False for row in result.rows):
         raise typer.Exit(ExitCode.FINDING)
+
+
+def write_plot(config: BenchConfig, result: BenchResult, path: Path) -> None:
+    """The curves as one HTML page that needs no network."""
+    from fastverify.tuning.all_reduce_table import AllReduceRow
+    from fastverify.tuning.report_render import render_all_reduce_html
+
+    rows = [AllReduceRow.model_validate(row.to_dict()) for row in result.rows]
+    title = f"All-reduce, {config.world_size} ranks, {config.dtype}, {read_machine().cpu}"
+    path.write_text(render_all_reduce_html(rows, title))
+    err.print(f"wrote {path}", markup=False)
 
 
 def choose_sizes(sizes: str, model: Path | None, batch: int, k: int, item_bytes: int) -> tuple[tuple[int, ...], int]:

@@ -5,6 +5,7 @@ Layout is in templates/; figures come from report_anatomy.py and report_figures.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -12,6 +13,7 @@ from markupsafe import Markup
 
 from fastverify.servers.server import Setting
 from fastverify.tuning import report_anatomy, report_figures, report_words
+from fastverify.tuning.all_reduce_table import AllReduceRow
 from fastverify.tuning.outcome import MEANINGS
 from fastverify.tuning.report_types import Report
 from fastverify.tuning.result import ExperimentSummary
@@ -36,6 +38,20 @@ def render_markdown(report: Report) -> str:
     environment = _environment(autoescape=False)
     rows = [_row(row, Markup("")) for row in report.experiments]
     return environment.get_template("report.md.j2").render(**_common(report), rows=rows)
+
+
+def render_all_reduce_html(rows: Sequence[AllReduceRow], title: str) -> str:
+    """A page with the curves of one all-reduce benchmark; at least one row was measured."""
+    missing = {row.backend: row.reason for row in rows if row.reason}
+    return (
+        _environment(autoescape=True)
+        .get_template("all_reduce.html.j2")
+        .render(
+            title=title,
+            figure=Markup(report_figures.all_reduce_figure(rows, [])),
+            reasons=[f"{backend} did not run: {reason}" for backend, reason in missing.items()],
+        )
+    )
 
 
 def _environment(*, autoescape: bool) -> Environment:
