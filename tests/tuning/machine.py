@@ -44,11 +44,16 @@ class Machine:
     conditional: float = 0.72
     tree_gain: float = 1.1
     ngram_conditional: float = 0.4
+    gloo_compute: float = 1.3
+    """Compute between gloo calls over compute between shm calls."""
 
     def call_us(self, settings: Mapping[str, Any], num_bytes: float) -> float:
         backend = settings["comm_backend"]
         slow = self.contention if backend == "gloo" else 1.0
         return TABLE_US[backend] * slow + num_bytes / 20_000 + self.waiting_us
+
+    def compute_factor(self, settings: Mapping[str, Any]) -> float:
+        return self.gloo_compute if settings["comm_backend"] == "gloo" else 1.0
 
     def target_pass(self, settings: Mapping[str, Any], phase: str, rows: int) -> tuple[dict[str, float], list]:
         calls = 2 * self.num_layers + 1
@@ -58,8 +63,9 @@ class Machine:
         fused = settings["fuse_rmsnorm"]
         inside_ms = norms_ms if settings["comm_backend"] == "gloo" else 0.1 * norms_ms
         reduce_ms = calls * reduce_us / 1000 + (inside_ms if fused else 0)
+        compute_ms = (self.compute_ms + self.row_ms * (rows - 1)) * self.compute_factor(settings)
         phases = {
-            f"{phase}_compute": self.compute_ms + self.row_ms * (rows - 1) + (0 if fused else norms_ms),
+            f"{phase}_compute": compute_ms + (0 if fused else norms_ms),
             f"{phase}_all_reduce": reduce_ms,
             f"{phase}_gather": gather_us / 1000,
         }
@@ -74,7 +80,7 @@ class Machine:
         self, settings: Mapping[str, Any], phase: str, rows: int, num_layers: int, num_choices: int
     ) -> tuple[float, list]:
         """Passes of the head's layer with 3 all-reduces each, and token choices with a gather each."""
-        compute_ms = num_layers * self.draft_ms + num_choices * self.choice_ms
+        compute_ms = (num_layers * self.draft_ms + num_choices * self.choice_ms) * self.compute_factor(settings)
         if settings["draft_placement"] == "replicated":
             return compute_ms * self.replicated, []
         gather_bytes = rows * 8192 if settings["draft_token_exchange"] == "gather_logits" else 16

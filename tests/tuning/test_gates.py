@@ -106,3 +106,10 @@ def test_a_wrong_sum_fails_and_an_unmeasured_backend_cannot_be_told() -> None:
     assert gates.check_collective("nccl", table).answer == "could not tell"
     wrong = type(table)([table.rows[0].model_copy(update={"correct": False})])
     assert gates.check_collective(table.rows[0].backend, wrong).answer == "failed"
+
+
+def test_a_restless_machine_is_seen_within_one_launch() -> None:
+    calm, restless = measured(tok_s_samples=(100.0,) * 4), measured(arm="plain", tok_s_samples=(45.0, 91.0, 91.0, 71.0))
+    assert gates.launch_noise(calm) == 0.0
+    assert gates.launch_noise(restless) == pytest.approx(1.253 * 1.483 * 10 / 81 / 2)
+    assert gates.launch_noise(measured(arm="plain", tok_s_samples=(45.0, 91.0))) == 0.0, "two rates have no spread"

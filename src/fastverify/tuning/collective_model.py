@@ -20,6 +20,8 @@ from fastverify.units import US_PER_MS
 
 GATHER_OP = "all_gather"
 FUSED_OP = "all_reduce_residual_rmsnorm"
+# Its ranks sleep in the kernel while its own threads work.
+SLEEPING_BACKEND = "gloo"
 # Every all-reduce of a target pass is followed by a norm; in an EAGLE-3 layer only the attention's is.
 TARGET_FUSABLE_SHARE = 1.0
 DRAFT_FUSABLE_SHARE = 1.0 / 3.0
@@ -88,6 +90,13 @@ class CollectiveModel:
             terms.append(each.scaled(item.count / US_PER_MS))
             used |= assumed
         return total(terms), used
+
+    def compute_relief(self, knobs: Knobs, used: set[Prior]) -> Interval:
+        """What a change of backend does to the compute between its calls."""
+        if knobs.comm_backend == self.reference.comm_backend or self.reference.comm_backend != SLEEPING_BACKEND:
+            return Interval.exact(1.0)
+        used.add(priors.COMPUTE_RELIEF)
+        return priors.COMPUTE_RELIEF.value
 
     def with_fusion(
         self, calls: Iterable[Calls], knobs: Knobs, *, fusable_share: float

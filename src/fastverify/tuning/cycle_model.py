@@ -51,10 +51,12 @@ class PassModel:
             ),
             "gather": ([call for call in self._calls if call.is_gather], [call for call in calls if call.is_gather]),
         }
-        result = {f"{self._prefix}_compute": (Interval.exact(self.compute_ms) + norms_ms).at_least(0.0)}
+        relief = self._collectives.compute_relief(knobs, used)
+        compute = (Interval.exact(self.compute_ms) * relief + norms_ms).at_least(0.0)
+        result = {f"{self._prefix}_compute": compute}
         for name, (old, new) in phases.items():
             measured_ms = self._cost.phases_ms.get(f"{self._prefix}_{name}", 0.0)
-            priced, assumed = self._collectives.pass_ms(new, knobs, compute_ms=self.compute_ms, size_factor=size_factor)
+            priced, assumed = self._collectives.pass_ms(new, knobs, compute_ms=compute.mid, size_factor=size_factor)
             used |= assumed
             # The counters of collectives cover every batch, the anatomy only the main one: keep the anatomy's level.
             level = measured_ms / total_ms(old) if total_ms(old) else 0.0
@@ -118,7 +120,8 @@ class SpeculativeCycle:
         if new_rows != rows and rows > 1:
             used.add(priors.ROW_SLOPE)
             slope_ms = max(self._verify.compute_ms - self._one_row_compute_ms, 0.0) / (rows - 1)
-            growth = priors.ROW_SLOPE.value.scaled(slope_ms * (new_rows - rows))
+            relief = self._collectives.compute_relief(knobs, used).mid
+            growth = priors.ROW_SLOPE.value.scaled(slope_ms * relief * (new_rows - rows))
             phases["verify_compute"] = (phases["verify_compute"] + growth).at_least(0.1 * self._verify.compute_ms)
         return phases
 
@@ -174,6 +177,7 @@ class SpeculativeCycle:
     ) -> Interval:
         """Compute and collectives of the draft model where the new settings put it."""
         reference = self._reference
+        compute = compute * self._collectives.compute_relief(knobs, used)
         if knobs.draft_placement != reference.draft_placement:
             growth = priors.replicated_factor(reference.tp_size)
             used.add(growth)

@@ -8,7 +8,9 @@ repeated. A divergence at a tie of the two best logits would be harmless; where 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -60,6 +62,10 @@ class SelfNoise(BaseModel):
     """Share of outputs that differ."""
 
 
+# Arbitrary: fewer rates than this say nothing about their spread.
+MIN_RATES = 3
+# Source: standard error of a median of normal values, 1.253 s / sqrt(n), with s = 1.483 median absolute deviations.
+MEDIAN_ERROR = 1.253 * 1.483
 # Source: differences below 2 % are not ranked without more repeats (field reports, section 4).
 NOISE_FLOOR = 0.02
 
@@ -74,6 +80,19 @@ def self_noise(first: ServerMeasurement, second: ServerMeasurement) -> SelfNoise
         accept_length=max(lengths),
         diverged_share=max(diverged_share(first.arms[arm], second.arms[arm]) or 0.0 for arm in arms),
     )
+
+
+def launch_noise(measurement: ServerMeasurement) -> float:
+    """Relative standard error of the plain arm's median rate within one launch: how restless the machine was.
+
+    Plain requests all do the same work per token; speculative ones differ by how well they are drafted.
+    """
+    rates = measurement.arms["plain"].tok_s_samples
+    if len(rates) < MIN_RATES:
+        return 0.0
+    middle = median(rates)
+    deviation = median(abs(rate - middle) for rate in rates)
+    return MEDIAN_ERROR * deviation / middle / math.sqrt(len(rates))
 
 
 def check_collective(backend: str, table: AllReduceTable) -> GateResult:

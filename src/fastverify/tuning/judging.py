@@ -6,6 +6,7 @@ baseline repeated; within it, the simpler settings win. Launches nothing and wri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ def judge_trial(run: Run, context: TrialContext | None) -> tuple[Outcome, TrialR
     if failed is not None:
         return gates.FAILURES[failed.gate], result.model_copy(update={"reason": failed.detail})
     assert result.measured is not None, "set above"
-    outcome, kept, reason = _decide(result.measured, context)
+    outcome, kept, reason = _decide(result.measured, context, _noise(run.measurement, context))
     return outcome, result.model_copy(update={"kept": kept, "reason": reason})
 
 
@@ -89,8 +90,14 @@ def _expected_accept_length(context: TrialContext) -> Interval | None:
     return speculative.accept_length
 
 
-def _decide(measured: MeasuredEffect, context: TrialContext) -> tuple[Outcome, bool, str]:
-    gain, noise = measured.speedup - 1.0, context.noise.tok_s
+def _noise(measurement: ServerMeasurement, context: TrialContext) -> float:
+    """The baseline's from launch to launch, or twice the error within either launch where that is more."""
+    within = math.hypot(gates.launch_noise(measurement), gates.launch_noise(context.base))
+    return max(context.noise.tok_s, 2.0 * within)
+
+
+def _decide(measured: MeasuredEffect, context: TrialContext, noise: float) -> tuple[Outcome, bool, str]:
+    gain = measured.speedup - 1.0
     text = f"{measured.speedup:.2f} times the best speed so far ({measured.tok_s:.1f} tok/s)"
     if gain > noise:
         return "ok", True, text
