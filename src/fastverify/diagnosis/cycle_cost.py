@@ -16,9 +16,10 @@ from fastverify.servers.server import Arm
 from fastverify.units import MS_PER_S
 
 GAP = "gap"
-VERIFY_PHASES = ("verify_compute", "verify_all_reduce", "verify_gather")
+VERIFY_PHASES = ("verify", "verify_compute", "verify_all_reduce", "verify_gather")
 PHASE_TITLES = {
     "draft": "draft",
+    "verify": "verify pass, undivided",
     "verify_compute": "verify compute",
     "verify_all_reduce": "verify all-reduce",
     "verify_gather": "verify gather",

@@ -27,3 +27,7 @@ class Finding(BaseModel):
     confidence: Confidence
     evidence: tuple[Evidence, ...]
     next: str
+    arms: tuple[str, ...] = ()
+    """Names of the reported arms that it is about; empty where there is only one or it concerns all."""
+    experiments: tuple[str, ...] = ()
+    """Ids of catalogue experiments that follow from it."""

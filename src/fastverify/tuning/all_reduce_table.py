@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from fastverify.diagnosis.alpha_beta import interpolate_us
 from fastverify.tuning.interval import Interval
 
 # Source: launch-to-launch noise of 1.5 to 4 % (field reports), doubled; the spread of one run may hide it.
@@ -73,17 +74,9 @@ class AllReduceTable:
         ]
         if not points:
             return None
-        mid = _interpolate([(size, median) for size, median, _ in points], num_bytes)
-        half_width = max(mid * MIN_RELATIVE_WIDTH, _interpolate([(size, iqr) for size, _, iqr in points], num_bytes))
+        mid = interpolate_us([(size, median) for size, median, _ in points], num_bytes)
+        half_width = max(mid * MIN_RELATIVE_WIDTH, interpolate_us([(size, iqr) for size, _, iqr in points], num_bytes))
         return Interval.around(mid, max(mid - half_width, 0.0), mid + half_width)
 
     def _rows_of(self, backend: str) -> list[AllReduceRow]:
         return [row for row in self.rows if row.backend == backend]
-
-
-def _interpolate(points: list[tuple[int, float]], num_bytes: float) -> float:
-    if num_bytes <= points[0][0] or len(points) == 1:
-        return points[0][1]
-    index = next((i for i in range(1, len(points) - 1) if num_bytes <= points[i][0]), len(points) - 1)
-    (size_a, us_a), (size_b, us_b) = points[index - 1], points[index]
-    return max(us_a + (us_b - us_a) * (num_bytes - size_a) / (size_b - size_a), 0.0)

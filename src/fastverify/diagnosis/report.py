@@ -1,0 +1,83 @@
+"""Everything that the rules for a report may look at: its arms, model, machine, launch, log and evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from fastverify.diagnosis.all_reduce_priors import PriorLatency, prior_latency
+from fastverify.diagnosis.arm_readings import ArmReading, read_arms
+from fastverify.diagnosis.evidence import Evidence
+from fastverify.diagnosis.machine import Machine, machine_of
+from fastverify.diagnosis.model_sizes import ModelSizes, sizes_of
+from fastverify.diagnosis.reported import LogFacts, ReportedFacts
+
+
+@dataclass(frozen=True)
+class Report:
+    """`evidence` has the sources of the facts; `facts` are what the evidence adds up to."""
+
+    facts: ReportedFacts
+    evidence: tuple[Evidence, ...] = ()
+
+    @cached_property
+    def arms(self) -> tuple[ArmReading, ...]:
+        """Every reported arm, completed from the top of the report."""
+        return read_arms(self.facts)
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What carries the collectives."""
+        return machine_of(self.facts)
+
+    @cached_property
+    def model(self) -> ModelSizes:
+        """Sizes of the target."""
+        return sizes_of(self.facts)
+
+    @property
+    def log(self) -> LogFacts:
+        """What the log told."""
+        return self.facts.log
+
+    @property
+    def main_arm(self) -> ArmReading:
+        """The arm that the verdict is about: the first that has both rates, else the first."""
+        return next((arm for arm in self.arms if arm.speedup is not None), self.arms[0])
+
+    def own_arms(self) -> tuple[ArmReading, ...]:
+        """Arms of this machine, without somebody else's."""
+        return tuple(arm for arm in self.arms if not arm.facts.is_reference)
+
+    def evidence_named(self, *names: str) -> tuple[Evidence, ...]:
+        """Pieces of evidence with these names, in their order."""
+        return tuple(item for item in self.evidence if item.name in names)
+
+    def flag(self, *names: str) -> str | int | float | bool | None:
+        """Value of the first of these settings, as resolved by the server, else as launched."""
+        for name in names:
+            for settings in (self.facts.launch.resolved, self.facts.launch.flags):
+                for spelling in (name, name.replace("-", "_")):
+                    if settings.get(spelling) is not None:
+                        return settings[spelling]
+        return None
+
+    def env(self, name: str) -> str | None:
+        """An environment variable of the launch."""
+        return self.facts.launch.env.get(name)
+
+    def message_bytes(self, arm: ArmReading, *, plain: bool = False) -> int | None:
+        """Bytes of one all-reduce of a plain or verify pass of this arm."""
+        rows = 1 if plain else arm.rows
+        return None if rows is None else self.model.message_bytes(rows * arm.batch)
+
+    def prior(self, arm: ArmReading, num_bytes: float, backend: str = "nccl") -> PriorLatency | None:
+        """Published time of one all-reduce of this size on the report's fabric."""
+        if self.machine.fabric is None or not arm.facts.tp:
+            return None
+        return prior_latency(self.machine.fabric, arm.facts.tp, num_bytes, backend)
+
+    def server_is(self, names: Iterable[str]) -> bool:
+        """Whether the report's server is one of these."""
+        return (self.facts.server or "").lower() in names
