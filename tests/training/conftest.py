@@ -1,84 +1,38 @@
-"""A corpus that a tiny model learns in seconds: templated Python functions over a small set of names."""
+"""A small corpus, and a target and a head trained on it, made once per run."""
 
-import json
-import random
 from pathlib import Path
 
 import pytest
 import torch
 
-from fastverify.training.corpus.build import MANIFEST_FILE, TRAINING_FILE
-from fastverify.training.corpus.documents import Document
-from fastverify.training.corpus.tokens import encode_documents, train_tokenizer, write_tokens
-from fastverify.training.draft import DraftOptions
-from fastverify.training.target import TargetOptions
-
-VOCAB_SIZE = 384
-NAMES = ("width", "height", "count", "total", "price", "weight")
-VERBS = ("add", "scale", "clamp", "double", "halve")
+from fastverify.models.export import save_draft, save_target
+from fastverify.training.draft import train_draft
+from fastverify.training.target import train_target
+from tests.training.tiny import tiny_draft_options, tiny_target_options, write_corpus
 
 
-def templated_function(rng: random.Random) -> str:
-    verb, name = rng.choice(VERBS), rng.choice(NAMES)
-    return (
-        f"def {verb}_{name}(self, value):\n"
-        f'    """Return the {name} after the {verb} step."""\n'
-        f"    self.{name} = {verb}(self.{name}, value)\n"
-        f"    return self.{name}\n"
-    )
-
-
-def documents(count: int, seed: int, held_out: bool) -> list[Document]:
-    rng = random.Random(seed)
-    return [Document("templates", "code", f"{i}.py", templated_function(rng), held_out) for i in range(count)]
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    training, held_out = documents(600, 1, False), documents(60, 2, True)
-    tokenizer = train_tokenizer((document.text for document in training), VOCAB_SIZE)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    write_tokens(folder / TRAINING_FILE, encode_documents(tokenizer, training))
-    write_tokens(folder / "held-out-templates.u16.xz", encode_documents(tokenizer, held_out))
-    (folder / MANIFEST_FILE).write_text(json.dumps({"vocab_size": tokenizer.get_vocab_size()}))
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def target_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder: training log, state, and `model`."""
+    folder = tmp_path_factory.mktemp("target")
+    save_target(train_target(tiny_target_options(corpus, folder, 80)), folder / "model", torch.float32)
     return folder
 
 
-def tiny_target_options(corpus: Path, folder: Path, max_steps: int) -> TargetOptions:
-    return TargetOptions(
-        corpus=corpus,
-        folder=folder,
-        minutes=0.2,
-        hidden_size=64,
-        num_layers=3,
-        intermediate_size=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        window=64,
-        batch_size=16,
-        peak_lr=1e-2,
-        device="cpu",
-        max_steps=max_steps,
-    )
-
-
-def tiny_draft_options(corpus: Path, target: Path, folder: Path, max_steps: int) -> DraftOptions:
-    return DraftOptions(
-        corpus=corpus,
-        target=target,
-        folder=folder,
-        minutes=0.2,
-        window=64,
-        batch_size=8,
-        own_sequences=64,
-        peak_lr=5e-3,
-        device="cpu",
-        max_steps=max_steps,
-    )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
+@pytest.fixture(scope="session")
+def draft_run(corpus: Path, target_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder: training log, state, and `model`."""
+    folder = tmp_path_factory.mktemp("draft")
+    options = tiny_draft_options(corpus, target_run / "model", folder, 60)
+    save_draft(train_draft(options), folder / "model", torch.float32)
+    return folder

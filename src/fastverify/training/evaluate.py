@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from fastverify.models.eagle3 import Eagle3Head
 from fastverify.models.llama import LlamaForCausalLM, TargetOutput
 from fastverify.training.attention import CausalAttention, DraftStepAttention
+from fastverify.training.corpus.tokens import END_OF_TEXT
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,13 @@ def score_tokens(
         nats += sum(float(losses[row, skip[row] :].double().sum()) for row in range(len(batch)))
         counted += sum(losses.shape[1] - begin for begin in skip)
     covered = token_ids[1 : 1 + counted].tolist()
-    num_bytes = len(tokenizer.decode(covered, skip_special_tokens=False).encode())
+    num_bytes = count_bytes(tokenizer, covered)
     return TextScore(nats / math.log(2) / num_bytes, nats / counted, counted, num_bytes)
+
+
+def count_bytes(tokenizer: Tokenizer, token_ids: list[int]) -> int:
+    """UTF-8 bytes of the text that the tokens stand for; the ends of documents are no text."""
+    return len(tokenizer.decode(token_ids, skip_special_tokens=False).replace(END_OF_TEXT, "").encode())
 
 
 def token_losses(model: LlamaForCausalLM, token_ids_BS: torch.Tensor) -> torch.Tensor:

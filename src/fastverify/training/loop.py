@@ -7,6 +7,7 @@ clock starts, so that compilation does not eat training time.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,14 +76,14 @@ class TrainingLoop:
         self,
         task: Task,
         options: LoopOptions,
-        stopwatch: Stopwatch | None = None,
         report: Callable[[Progress], None] = lambda progress: None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._task, self._options, self._report = task, options, report
         self._schedule = ClockSchedule(options.total_s)
         self.step = 0
         earlier_s = self._resume()
-        self._stopwatch = stopwatch or Stopwatch(earlier_s)
+        self._stopwatch = Stopwatch(earlier_s, now)
         self._next_validation_s = self._next_checkpoint_s = earlier_s
 
     def run(self) -> None:
