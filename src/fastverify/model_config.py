@@ -129,10 +129,12 @@ def message_bytes(config: ModelConfig, rows: int, itemsize: int) -> int:
 
 def read_model_config(path: Path) -> ModelConfig:
     """Config of the model in `path` (a config.json or its folder). Multi-modal files give their `text_config`."""
-    keys = _read_keys(path)
-    architecture = keys.architecture()
-    text = keys.nested("text_config") if "text_config" in keys.raw else keys
-    return _model_config(text, architecture, _refusals(text, architecture))
+    return _any_model_config(_read_keys(path))
+
+
+def parse_model_config(raw: dict[str, Any], source: str) -> ModelConfig:
+    """Config of a decoded config.json; `source` names it in errors."""
+    return _any_model_config(_Keys(source, raw))
 
 
 def read_eagle3_config(
@@ -234,6 +236,12 @@ def _read_keys(path: Path) -> _Keys:
     if not isinstance(raw, dict):
         raise ConfigError(f"config.json must hold one JSON object, got a {type(raw).__name__} in {file}.")
     return _Keys(str(file), raw)
+
+
+def _any_model_config(keys: _Keys) -> ModelConfig:
+    architecture = keys.architecture()
+    text = keys.nested("text_config") if "text_config" in keys.raw else keys
+    return _model_config(text, architecture, _refusals(text, architecture))
 
 
 def _model_config(keys: _Keys, architecture: str, unsupported: tuple[str, ...]) -> ModelConfig:
