@@ -174,10 +174,13 @@ def read_arms(facts: ReportedFacts) -> tuple[ArmReading, ...]:
     top = {name: getattr(facts, name) for name in ArmFacts.model_fields}
     if not facts.arms:
         return (ArmReading(name=_name(facts, 0), facts=ArmFacts(**top)),)
-    readings = []
+    readings: list[ArmReading] = []
     for index, arm in enumerate(facts.arms):
         told = {name: value for name in arm.model_fields_set if (value := getattr(arm, name)) is not None}
-        readings.append(ArmReading(name=_name(arm, index), facts=ArmFacts(**{**top, **told})))
+        name = _name(arm, index)
+        if any(reading.name == name for reading in readings):
+            name = f"{name} ({index + 1})"
+        readings.append(ArmReading(name=name, facts=ArmFacts(**{**top, **told})))
     return tuple(readings)
 
 

@@ -51,8 +51,8 @@ class Report:
         return tuple(arm for arm in self.arms if not arm.facts.is_reference)
 
     def evidence_named(self, *names: str) -> tuple[Evidence, ...]:
-        """Pieces of evidence with these names, in their order."""
-        return tuple(item for item in self.evidence if item.name in names)
+        """Pieces of evidence with these names, in their order; the path of a name may be left out."""
+        return tuple(item for item in self.evidence if item.name in names or item.name.rpartition(".")[2] in names)
 
     def flag(self, *names: str) -> str | int | float | bool | None:
         """Value of the first of these settings, as resolved by the server, else as launched."""
