@@ -1,114 +1,136 @@
-"""Reads a profiler file into `TraceData`, one per rank. First form: whole-file json; the streaming scanner replaces it."""
+"""Reads a profiler file into `TraceData`, one per rank, in one pass and in memory that its answers need, not its size.
+
+The text is cut up by the native scanner (csrc/trace); this file brings it the bytes and turns its columns into sorted
+numpy tables. Faults of the text come from the scanner, faults of the events from health.py.
+"""
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fastverify.errors import TraceFormatError
+from fastverify.trace import facts, health
+from fastverify.trace._scan import Scanner
+from fastverify.trace.dialects import CATEGORIES, COLLECTIVE_WORDS
 from fastverify.trace.events import (
-    NO_ID,
     Annotations,
     CollectiveArgs,
+    CollectiveOwner,
     CpuOps,
-    DeviceWork,
     Health,
     Kernels,
     Launches,
     TraceData,
     TraceInfo,
 )
+from fastverify.trace.sources import Progress, Source
 
-WORK = {"kernel": DeviceWork.KERNEL, "gpu_memcpy": DeviceWork.MEMCPY, "gpu_memset": DeviceWork.MEMSET}
-LAUNCH = {"cuda_runtime", "cuda_driver"}
-
-
-def read_trace(path: str | Path, on_progress: Callable[[int, int | None], None] | None = None) -> list[TraceData]:
-    """All ranks in one file; several when ranks were merged."""
-    blob = Path(path).read_bytes()
-    if blob[:2] == b"\x1f\x8b":
-        blob = gzip.decompress(blob)
-    document = json.loads(blob.decode("utf-8", "replace"), strict=False)
-    if isinstance(document, list):
-        document = {"traceEvents": document}
-    return [_to_data(document, Path(path).name)]
+STDIN = "-"
+_DTYPES = {"Int64": "<i8", "Int32": "<i4", "Uint8": "|u1", "Bool": "|b1"}
 
 
-def _ns(value: Any) -> int:
-    whole, _, fraction = str(value).partition(".")
-    return int(whole) * 1000 + int((fraction + "000")[:3])
+def read_trace(path: str | Path, on_progress: Progress | None = None) -> list[TraceData]:
+    """All ranks in one file ("-" is standard input); several when ranks were merged into it.
 
-
-def _to_data(document: dict[str, Any], source: str) -> TraceData:
-    events = document.pop("traceEvents")
-    names: dict[str, int] = {}
-    threads: dict[tuple[str, str], int] = {}
-
-    def name(text: Any) -> int:
-        return names.setdefault(text, len(names)) if isinstance(text, str) else NO_ID
-
-    def thread(event: dict[str, Any]) -> int:
-        return threads.setdefault((str(event.get("pid")), str(event.get("tid"))), len(threads))
-
-    spans = sorted((event for event in events if event.get("ph") == "X"), key=lambda event: _ns(event["ts"]))
-    kernels, launches, annotations, cpu_ops, collectives = [], [], [], [], []
-    has_device = any(event.get("cat") in WORK for event in spans)
-    for event in spans:
-        cat, args = event.get("cat"), event.get("args") or {}
-        span = (_ns(event["ts"]), _ns(event.get("dur", 0)), name(event["name"]))
-        ext = args.get("External id", NO_ID)
-        if cat in WORK:
-            device, stream = args.get("device", event["pid"]), args.get("stream", event["tid"])
-            link = (args.get("correlation", NO_ID), ext, args.get("graph id", NO_ID), args.get("bytes", NO_ID))
-            kernels.append((*span, device, stream, *link, int(WORK[cat])))
-            owner = (0, len(kernels) - 1)
-        elif cat in LAUNCH:
-            launches.append((*span, thread(event), args.get("correlation", NO_ID)))
-        elif cat in ("user_annotation", "gpu_user_annotation"):
-            annotations.append((*span, thread(event), cat == "gpu_user_annotation"))
-        elif cat == "cpu_op":
-            if has_device and not re.search(r"comms|c10d|nccl|gloo|allreduce|all_reduce|gather", event["name"]):
-                continue
-            cpu_ops.append((*span, thread(event), ext))
-            owner = (1, len(cpu_ops) - 1)
-        if "Collective name" in args and cat in (*WORK, "cpu_op"):
-            words = [name(args.get(k)) for k in ("Collective name", "dtype", "Process Group Name")]
-            words.append(name(args.get("Process Group Description")))
-            keys = ("Group size", "In msg nelems", "Out msg nelems", "Seq")
-            collectives.append((*owner, *words, *(args.get(k, NO_ID) for k in keys)))
-
-    def columns(rows: list[Any], types: str) -> list[Any]:
-        cols = list(zip(*rows, strict=True)) or [()] * len(types.split())
-        return [np.asarray(c, dtype=t) for c, t in zip(cols, types.split(), strict=True)]
-
-    info = document.get("distributedInfo") or {}
-    rank = re.search(r"rank[_-]?(\d+)|TP-?(\d+)", source)
-    found = "distributedInfo" if "rank" in info else "file name" if rank else "default"
-    number = info.get("rank", next((int(g) for g in rank.groups() if g), 0) if rank else 0)
-    facts = TraceInfo(
-        source=source,
-        rank=number,
-        rank_source=found,
-        world_size=info.get("world_size", 1),
-        base_time_ns=document.get("baseTimeNanoseconds", 0),
-        device_names=tuple(d["name"] for d in document.get("deviceProperties", [])),
-        metadata=document,
-    )
-    return [
-        TraceData(
-            facts,
-            list(names),
-            list(threads),
-            Kernels(*columns(kernels, "i8 i8 i4 i4 i4 i8 i8 i8 i8 u1")),
-            Launches(*columns(launches, "i8 i8 i4 i4 i8")),
-            Annotations(*columns(annotations, "i8 i8 i4 i4 ?")),
-            CpuOps(*columns(cpu_ops, "i8 i8 i4 i4 i8")),
-            CollectiveArgs(*columns(collectives, "u1 i4 i4 i4 i4 i4 i4 i8 i8 i8")),
-            Health(),
+    `on_progress` gets the bytes read so far and the size of the file, None for a pipe.
+    Raises TraceFormatError for a file without a single event or fact, or of another profiler.
+    """
+    is_pipe = str(path) == STDIN
+    source = Source("standard input" if is_pipe else Path(path).name, None if is_pipe else Path(path), on_progress)
+    scanner = Scanner(CATEGORIES, COLLECTIVE_WORDS)
+    for piece in source.pieces():
+        scanner.feed(piece)
+    scanner.finish()
+    if not scanner.num_events and not scanner.facts():
+        raise TraceFormatError(
+            f"a trace is a JSON file of torch.profiler, but {source.name} holds no event; record it again, or check "
+            "that it was not cut before the first event."
         )
-    ][0]
+    return _to_traces(scanner, source)
+
+
+def _to_traces(scanner: Scanner, source: Source) -> list[TraceData]:
+    names = [facts.decode_text(name) for name in scanner.names()]
+    threads = [_to_thread(thread) for thread in scanner.threads()]
+    found = scanner.facts()
+    parts = [part for part in map(scanner.take_rank, range(scanner.num_ranks)) if _holds_rows(part)]
+    of_file = _text_health(scanner, source)
+    if not parts:
+        return [_without_events(facts.read_info(source.name, 0, "", found), of_file)]
+    traces = []
+    for part in parts:
+        label = part["label"].decode("utf-8", "replace")
+        info = facts.read_info(source.name, part["document"], label, found)
+        trace = _to_trace(part, info, names, threads, of_file)
+        traces.append(health.examine(trace, num_cpu_ops=part["num_cpu_ops"]))
+        of_file = Health()  # what is wrong with the text is said once, with the first rank
+    return traces
+
+
+def _to_trace(
+    part: dict[str, Any], info: TraceInfo, names: list[str], threads: list[tuple[str, str]], of_file: Health
+) -> TraceData:
+    kernels, kernel_rows = _sorted(Kernels, part["kernels"])
+    launches, _ = _sorted(Launches, part["launches"])
+    annotations, _ = _sorted(Annotations, part["annotations"])
+    cpu_ops, cpu_rows = _sorted(CpuOps, part["cpu_ops"])
+    args = CollectiveArgs(*_columns(CollectiveArgs, part["collective_args"]))
+    for owner, rows in ((CollectiveOwner.KERNEL, kernel_rows), (CollectiveOwner.CPU_OP, cpu_rows)):
+        mine = args.owner == owner
+        args.row[mine] = rows[args.row[mine]]
+    return TraceData(info, names, threads, kernels, launches, annotations, cpu_ops, args, of_file)
+
+
+def _columns(table: type[Any], columns: list[bytes]) -> list[NDArray[Any]]:
+    """The columns of a dataclass from their bytes, which are dropped one by one."""
+    types = [_DTYPES[str(field.type)] for field in fields(table)]
+    columns.reverse()
+    return [np.frombuffer(columns.pop(), dtype=dtype).copy() for dtype in types]
+
+
+def _sorted(table: type[Any], columns: list[bytes]) -> tuple[Any, NDArray[np.int64]]:
+    """The table sorted by start, and where each row of the file went."""
+    arrays = _columns(table, columns)
+    order = np.argsort(arrays[0], kind="stable")
+    moved = np.empty(len(order), dtype=np.int64)
+    moved[order] = np.arange(len(order))
+    for index, array in enumerate(arrays):
+        arrays[index] = array[order]
+    return table(*arrays), moved
+
+
+def _holds_rows(part: dict[str, Any]) -> bool:
+    return any(part[table][0] for table in ("kernels", "launches", "annotations", "cpu_ops"))
+
+
+def _without_events(info: TraceInfo, of_file: Health) -> TraceData:
+    tables = ("kernels", Kernels), ("launches", Launches), ("annotations", Annotations), ("cpu_ops", CpuOps)
+    part = {name: [b""] * len(fields(table)) for name, table in (*tables, ("collective_args", CollectiveArgs))}
+    return health.examine(_to_trace(part, info, [], [], of_file), num_cpu_ops=0)
+
+
+def _text_health(scanner: Scanner, source: Source) -> Health:
+    found = Health()
+    for fault, example in source.faults:
+        found.add(fault, 1, example)
+    for fault, count, text in scanner.faults():
+        found.add(fault, count, _one_line(text))
+    unread = [(facts.decode_text(name) or "no category", count) for name, count in scanner.unread_categories()]
+    for name, count in unread:
+        found.add("events of a category that is not read", count, name)
+    return found
+
+
+def _one_line(text: bytes) -> str:
+    return re.sub(r"\s+", " ", text.decode("utf-8", "replace")).strip()
+
+
+def _to_thread(text: bytes) -> tuple[str, str]:
+    pid, _, tid = text.partition(b"\x1f")
+    return facts.decode_text(pid), facts.decode_text(tid)
