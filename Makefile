@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-NATIVE := CMakeLists.txt $(wildcard csrc/cpu/*)
+NATIVE := CMakeLists.txt $(wildcard csrc/*/*)
 
 # An NVIDIA driver means that the user's choice of torch counts; without one, a CPU build is pinned.
 ifeq ($(shell command -v nvidia-smi 2>/dev/null),)
