@@ -26,7 +26,7 @@ def test_equal_distributions_leave_no_residual() -> None:
 
 
 VOCAB = 4
-NUM_DRAWS = 6000
+NUM_DRAWS = 3000
 # 99.99 % quantile of chi-square with 15 degrees of freedom (16 pairs of tokens); seeds are fixed.
 # Source: inverse chi-square distribution as tabulated by scipy.
 CHI_SQUARE_LIMIT = 44.3

@@ -10,7 +10,7 @@ from fastverify.engine.request import Request, SamplingParams
 from fastverify.engine.tokenizer import Tokenizer
 from tests.engine.tiny import core_of, run
 
-NUM_TOKENS = 32
+NUM_TOKENS = 24
 CASES: dict[str, dict[str, Any]] = {
     "chain": {"num_draft_steps": 4},
     "tree": {"draft_shape": "tree", "num_draft_steps": 4, "top_k": 3, "num_proposed_drafts": 8},
@@ -20,7 +20,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def prompts() -> list[tuple[int, ...]]:
     tokenizer = Tokenizer.load(bundled.target_dir())
-    texts = [prompt.text for domain in bundled.prompt_domains() for prompt in bundled.prompts(domain)[:4]]
+    texts = [prompt.text for domain in bundled.prompt_domains() for prompt in bundled.prompts(domain)[:3]]
     return [tuple(tokenizer.encode(text)) for text in texts]
 
 

@@ -15,7 +15,6 @@ from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any
 
-from fastverify.engine.model_folders import target_folder
 from fastverify.engine.config import EngineConfig
 from fastverify.engine.engine import Engine
 from fastverify.engine.http.app import build_app
@@ -25,6 +24,7 @@ from fastverify.engine.http.generation import ModelLimits
 from fastverify.engine.http.http_config import HttpConfig
 from fastverify.engine.http.listen import bind, listen
 from fastverify.engine.http.service import Service
+from fastverify.engine.model_folders import target_folder
 from fastverify.engine.tokenizer import Tokenizer
 
 SCHEMA_VERSION = 1
