@@ -171,3 +171,13 @@ def test_both_arms_are_needed() -> None:
     with pytest.raises(ConfigError, match="both arms"):
         CostModel(machine.measure({"drafter": "none", "num_proposed_drafts": 0}), machine.table())
     assert BASELINE["drafter"] == "eagle3"
+
+
+def test_phases_that_were_counted_too_long_are_fitted_together_with_their_collectives() -> None:
+    """A client saw half of the time that the server counted: half of everything, and the same prediction of a ratio."""
+    machine = Machine()
+    measurement = machine.measure()
+    arms = {arm: one.model_copy(update={"tok_s": 2 * one.tok_s}) for arm, one in measurement.arms.items()}
+    fast = CostModel(measurement.model_copy(update={"arms": arms}), machine.table(), noise=0.0)
+    phases = fast.predict(REPLICATED).speculative.phases_ms
+    assert phases["draft"].mid == pytest.approx(model().predict(REPLICATED).speculative.phases_ms["draft"].mid / 2)

@@ -6,7 +6,9 @@ client saw and no phase holds is the phase `gap`. Reads measurements; knows no r
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
+from statistics import fmean, median
 
 from pydantic import BaseModel, ConfigDict
 
@@ -61,12 +63,27 @@ class CycleCost(BaseModel):
         return self.phases_ms.get(phase, 0.0) / self.total_ms
 
 
+def decode_rate(measurement: ArmMeasurement) -> float:
+    """Tokens per second over all prompts together, with the median over the repeats of each prompt.
+
+    Prompts differ in how well they are drafted, so a median over prompts would not be the mean acceptance length over
+    the mean cycle. The arm's own median stands in where there are no samples.
+    """
+    seconds_per_token: dict[str, list[float]] = defaultdict(list)
+    for sample in measurement.samples:
+        if sample.tok_s > 0:
+            seconds_per_token[sample.prompt_id].append(1.0 / sample.tok_s)
+    if not seconds_per_token:
+        return measurement.tok_s
+    return 1.0 / fmean(median(times) for times in seconds_per_token.values())
+
+
 def cost_of_arm(measurement: ArmMeasurement) -> CycleCost:
     """Cycle cost of a measured arm: its tok/s gives the whole, the server's counters give the phases."""
     accept_length = measurement.accept_length if measurement.arm == "speculative" else 1.0
     return cost_from_tok_s(
         measurement.arm,
-        measurement.tok_s,
+        decode_rate(measurement),
         accept_length=accept_length,
         phases_ms=measurement.anatomy_ms,
         batch=measurement.batch,

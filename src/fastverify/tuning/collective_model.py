@@ -41,13 +41,13 @@ class Calls:
     """Message size under new settings, where it changes; `us` is always the time at `num_bytes`."""
 
     @classmethod
-    def of(cls, cost: CollectiveCost) -> Calls:
-        """Per-call numbers from per-pass ones."""
+    def of(cls, cost: CollectiveCost, level: float) -> Calls:
+        """Per-call numbers from per-pass ones; `level` brings them to the level of the cycle cost's phases."""
         return cls(
             op=cost.op,
             count=cost.per_pass,
             num_bytes=cost.bytes_per_pass / cost.per_pass,
-            us=cost.ms_per_pass * US_PER_MS / cost.per_pass,
+            us=level * cost.ms_per_pass * US_PER_MS / cost.per_pass,
         )
 
     @property
@@ -61,9 +61,9 @@ class Calls:
         return self.op == FUSED_OP
 
 
-def calls_of_phase(collectives: Iterable[CollectiveCost], phase: str) -> tuple[Calls, ...]:
+def calls_of_phase(collectives: Iterable[CollectiveCost], phase: str, level: float = 1.0) -> tuple[Calls, ...]:
     """Every kind of collective that one pass of a phase makes."""
-    return tuple(Calls.of(cost) for cost in collectives if cost.phase == phase and cost.per_pass > 0)
+    return tuple(Calls.of(cost, level) for cost in collectives if cost.phase == phase and cost.per_pass > 0)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fastverify.diagnosis.cycle_cost import CycleCost, cost_of_arm
 from fastverify.errors import ConfigError
-from fastverify.servers.measurement import ServerMeasurement
+from fastverify.servers.measurement import ArmMeasurement, ServerMeasurement
 from fastverify.servers.server import Setting
 from fastverify.tuning import priors
 from fastverify.tuning.acceptance import Acceptance
@@ -77,9 +77,16 @@ class CostModel:
         plain_arm, arm = measurement.arms["plain"], measurement.arms["speculative"]
         self._plain_cost, self._cost = cost_of_arm(plain_arm), cost_of_arm(arm)
         collectives = CollectiveModel(table, self.reference)
-        self._plain = PlainCycle(self._plain_cost, plain_arm.collectives, collectives)
+        self._plain = PlainCycle(
+            self._plain_cost, plain_arm.collectives, collectives, level=_level(self._plain_cost, plain_arm)
+        )
         self._speculative = SpeculativeCycle(
-            self._cost, arm.collectives, collectives, self.reference, one_row_compute_ms=self._plain.compute_ms
+            self._cost,
+            arm.collectives,
+            collectives,
+            self.reference,
+            one_row_compute_ms=self._plain.compute_ms,
+            level=_level(self._cost, arm),
         )
         self.acceptance = acceptance or Acceptance.measured(measurement)
 
@@ -142,6 +149,12 @@ class CostModel:
     def speculative_cost(self) -> CycleCost:
         """The measured speculative arm."""
         return self._cost
+
+
+def _level(cost: CycleCost, arm: ArmMeasurement) -> float:
+    """Phases of the cost over phases as counted: below 1 where they had to be fitted into what clients saw."""
+    counted_ms = sum(arm.anatomy_ms.values())
+    return sum(cost.phases_ms.get(phase, 0.0) for phase in arm.anatomy_ms) / counted_ms if counted_ms else 1.0
 
 
 def _arm(accept_length: Interval, phases_ms: Mapping[str, Interval]) -> ArmPrediction:

@@ -67,9 +67,11 @@ class PassModel:
 class PlainCycle:
     """One plain step."""
 
-    def __init__(self, cost: CycleCost, costs: Iterable[CollectiveCost], collectives: CollectiveModel) -> None:
+    def __init__(
+        self, cost: CycleCost, costs: Iterable[CollectiveCost], collectives: CollectiveModel, *, level: float
+    ) -> None:
         self._cost = cost
-        self._pass = PassModel(cost, "plain", calls_of_phase(costs, "plain"), collectives)
+        self._pass = PassModel(cost, "plain", calls_of_phase(costs, "plain", level), collectives)
 
     @property
     def compute_ms(self) -> float:
@@ -93,15 +95,17 @@ class SpeculativeCycle:
         reference: Knobs,
         *,
         one_row_compute_ms: float,
+        level: float,
     ) -> None:
+        """`level`: the cost's phases over the phases that the server counted."""
         costs = tuple(costs)
         self._cost = cost
         self._collectives = collectives
         self._reference = reference
         self._one_row_compute_ms = one_row_compute_ms
-        self._verify = PassModel(cost, "verify", calls_of_phase(costs, "verify"), collectives)
-        self._draft_calls = calls_of_phase(costs, "draft")
-        self._extend_calls = calls_of_phase(costs, "extend")
+        self._verify = PassModel(cost, "verify", calls_of_phase(costs, "verify", level), collectives)
+        self._draft_calls = calls_of_phase(costs, "draft", level)
+        self._extend_calls = calls_of_phase(costs, "extend", level)
         self._extend_compute_ms = max(cost.phases_ms.get("extend", 0.0) - total_ms(self._extend_calls), 0.0)
 
     def phases_ms(self, knobs: Knobs, used: set[Prior]) -> dict[str, Interval]:

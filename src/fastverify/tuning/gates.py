@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from fastverify.diagnosis.cycle_cost import decode_rate
 from fastverify.diagnosis.degenerate import DEGENERATE_BIGRAM_RATIO, bigram_ratio_of
 from fastverify.servers.measurement import ArmMeasurement, ServerMeasurement
 from fastverify.tuning.all_reduce_table import AllReduceTable
@@ -73,7 +74,7 @@ NOISE_FLOOR = 0.02
 def self_noise(first: ServerMeasurement, second: ServerMeasurement) -> SelfNoise:
     """Noise of two launches with the same settings, over the arms that both served."""
     arms = [arm for arm in first.arms if arm in second.arms]
-    rates = [abs(first.arms[arm].tok_s / second.arms[arm].tok_s - 1.0) for arm in arms]
+    rates = [abs(decode_rate(first.arms[arm]) / decode_rate(second.arms[arm]) - 1.0) for arm in arms]
     lengths = [abs(first.arms[arm].accept_length - second.arms[arm].accept_length) for arm in arms]
     return SelfNoise(
         tok_s=max(NOISE_FLOOR, *rates),

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from fastverify.tuning.campaign import Campaign
 from fastverify.tuning.campaign_lock import holder
 from fastverify.tuning.result import ExperimentSummary, experiment_summaries, median_prediction_error
+from fastverify.tuning.trial import served_tok_s
 
 
 class TrialLine(BaseModel):
@@ -67,14 +68,13 @@ def _trial_lines(campaign: Campaign) -> tuple[TrialLine, ...]:
     for trial in campaign.trials:
         result = trial.result
         measurement = result.measurement if result else None
-        arm = (measurement.arms.get("speculative") or measurement.arms["plain"]) if measurement else None
         lines.append(
             TrialLine(
                 trial_id=trial.trial_id,
                 at=trial.at,
                 title=trial.start.title,
                 outcome=trial.outcome or "running",
-                tok_s=arm.tok_s if arm else None,
+                tok_s=served_tok_s(measurement) if measurement else None,
                 elapsed_s=result.elapsed_s if result else None,
             )
         )

@@ -14,6 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from fastverify.diagnosis.cycle_cost import decode_rate
 from fastverify.errors import FastverifyError, ServerCrashError, ServerHangError, ServerStartError
 from fastverify.servers.measure import measure
 from fastverify.servers.measurement import ServerMeasurement
@@ -166,18 +167,17 @@ def _served_arm(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
 
 def served_tok_s(measurement: ServerMeasurement) -> float:
     """The rate that a client of these settings gets: speculative, or plain where there is no drafter."""
-    arm = measurement.arms.get("speculative") or measurement.arms["plain"]
-    return arm.tok_s
+    return decode_rate(measurement.arms.get("speculative") or measurement.arms["plain"])
 
 
 def measured_effect(measurement: ServerMeasurement, base: ServerMeasurement) -> MeasuredEffect:
     """Rates of a trial over those of the settings it was tried on."""
-    plain, base_plain = measurement.arms["plain"], base.arms["plain"]
+    plain_tok_s, base_plain_tok_s = decode_rate(measurement.arms["plain"]), decode_rate(base.arms["plain"])
     speculative = measurement.arms.get("speculative")
     return MeasuredEffect(
         speedup=served_tok_s(measurement) / served_tok_s(base),
-        plain_speedup=plain.tok_s / base_plain.tok_s,
+        plain_speedup=plain_tok_s / base_plain_tok_s,
         tok_s=served_tok_s(measurement),
-        plain_tok_s=plain.tok_s,
+        plain_tok_s=plain_tok_s,
         accept_length=speculative.accept_length if speculative else None,
     )
