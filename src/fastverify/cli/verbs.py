@@ -14,11 +14,13 @@ from typer.core import TyperGroup
 # Verb -> module below fastverify.cli, and the function or typer application in it; in the order of `--help`.
 VERBS = {
     "demo": ("demo", "demo"),
+    "profile": ("profile", "profile"),
     "plan": ("plan", "plan"),
     "tune": ("tune", "tune"),
     "status": ("status", "status"),
     "report": ("report", "report"),
     "bench": ("bench", "app"),
+    "env": ("env", "print_env"),
     "generate": ("generate", "generate"),
     "serve": ("serve", "serve"),
     "train": ("train", "app"),

@@ -20,7 +20,7 @@ from fastverify.diagnosis.paired_rates import arms_of, evidence_of_rates
 from fastverify.diagnosis.readers import env_dump, launch_command, own_records, server_info, sglang_log, vllm_log
 from fastverify.diagnosis.readers.document import Document
 from fastverify.diagnosis.readers.reading import Reading, number
-from fastverify.diagnosis.reported import ReportedFacts
+from fastverify.diagnosis.reported import LaunchFacts, LogFacts, MachineFacts, ModelFacts, ReportedFacts
 from fastverify.diagnosis.sniff import is_facts_file, read_facts, read_text, unknown_reason
 
 # What outranks what for the same fact; kinds that are not here come last, in the order given.
@@ -35,6 +35,12 @@ RANKS = (
 _LISTS = {"accept_rate_per_position", "hardware.gpu_utilization", "hardware.gpu_power_share", "log.all_reduce_backends"}
 _GATHERED = {"log.engaged", "log.errors"}
 _TABLES = ("launch.flags.", "launch.env.", "launch.resolved.", "hardware.packages.", "all_reduce_us.")
+_SECTIONS = {
+    "hardware": set(MachineFacts.model_fields),
+    "model": set(ModelFacts.model_fields),
+    "launch": set(LaunchFacts.model_fields),
+    "log": set(LogFacts.model_fields),
+}
 # Facts of an arm that have no place for the plain arm's value.
 _SPECULATIVE_ONLY = {"itl_ms", "tpot_ms"}
 _MAX_REPEATS = 60
@@ -115,7 +121,7 @@ def _values(pieces: list[Evidence]) -> tuple[dict[str, Any], list[str]]:
     """One value for each name, the speculative arm's before the plain arm's, and what disagreed."""
     groups: dict[str, list[Evidence]] = defaultdict(list)
     for piece in pieces:
-        if not (piece.name in _SPECULATIVE_ONLY and piece.arm == "plain"):
+        if _is_fact(piece.name) and not (piece.name in _SPECULATIVE_ONLY and piece.arm == "plain"):
             groups[piece.name].append(piece)
     values: dict[str, Any] = {}
     conflicts = []
@@ -130,6 +136,13 @@ def _values(pieces: list[Evidence]) -> tuple[dict[str, Any], list[str]]:
             values[name] = _typed(name, ordered[0].value)
             conflicts += _conflict(name, ordered)
     return values, conflicts
+
+
+def _is_fact(name: str) -> bool:
+    """Whether reported.py has a place for it; dumps hold more, which stays evidence only."""
+    section, _, rest = name.partition(".")
+    fields = _SECTIONS.get(section)
+    return rest.partition(".")[0] in fields if fields is not None and rest else section in ReportedFacts.model_fields
 
 
 def _typed(name: str, value: float | str) -> float | str | bool:
