@@ -1,10 +1,9 @@
 """A corpus that a tiny model learns in seconds: templated Python functions over a small set of names."""
 
-import json
 import random
 from pathlib import Path
 
-from fastverify.training.corpus.build import MANIFEST_FILE, TRAINING_FILE, held_out_file
+from fastverify.training.corpus.build import TRAINING_FILE, held_out_file
 from fastverify.training.corpus.documents import Document
 from fastverify.training.corpus.tokens import encode_documents, train_tokenizer, write_tokens
 from fastverify.training.draft import DraftOptions
@@ -30,13 +29,12 @@ def documents(count: int, seed: int, held_out: bool) -> list[Document]:
     return [Document("templates", "code", f"{i}.py", templated_function(rng), held_out) for i in range(count)]
 
 
-def write_corpus(folder: Path) -> Path:
-    training, held_out = documents(600, 1, False), documents(60, 2, True)
+def write_corpus(folder: Path, num_held_out: int = 60) -> Path:
+    training, held_out = documents(600, 1, False), documents(num_held_out, 2, True)
     tokenizer = train_tokenizer((document.text for document in training), VOCAB_SIZE)
     tokenizer.save(str(folder / "tokenizer.json"))
     write_tokens(folder / TRAINING_FILE, encode_documents(tokenizer, training))
     write_tokens(folder / held_out_file("templates"), encode_documents(tokenizer, held_out))
-    (folder / MANIFEST_FILE).write_text(json.dumps({"vocab_size": tokenizer.get_vocab_size()}))
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -17,12 +16,12 @@ from fastverify.model_config import ModelConfig
 from fastverify.models.llama import LlamaForCausalLM
 from fastverify.models.random_weights import initialize
 from fastverify.training.attention import CausalAttention
-from fastverify.training.corpus.build import MANIFEST_FILE, TRAINING_FILE
+from fastverify.training.corpus.build import TRAINING_FILE
 from fastverify.training.data import TokenStream, load_token_file
 from fastverify.training.evaluate import token_losses
 from fastverify.training.loop import LoopOptions, Progress, TrainingLoop
 from fastverify.training.optimizers import build_optimizers
-from fastverify.training.tokenizer_files import special_token_id
+from fastverify.training.tokenizer_files import END_OF_TEXT, END_OF_TURN, load_tokenizer, special_token_id
 
 VALIDATION_WINDOWS = 64
 
@@ -92,10 +91,10 @@ class TargetTask:
 
     def __init__(self, options: TargetOptions) -> None:
         self._device = resolve_device(options.device)
-        tokenizer_file = options.corpus / "tokenizer.json"
-        vocab_size = json.loads((options.corpus / MANIFEST_FILE).read_text(encoding="utf-8"))["vocab_size"]
-        ends = (special_token_id(tokenizer_file, name) for name in ("<|endoftext|>", "<|im_end|>"))
-        config = target_config(options, vocab_size, *ends)
+        stream = load_token_file(options.corpus / TRAINING_FILE, self._device)
+        tokenizer = load_tokenizer(options.corpus)
+        ends = (special_token_id(tokenizer, token) for token in (END_OF_TEXT, END_OF_TURN))
+        config = target_config(options, tokenizer.get_vocab_size(), *ends)
         self.model = LlamaForCausalLM(config, single_rank_communicator())
         initialize(self.model, options.seed)
         _shrink_residual_outputs(self.model)
@@ -104,7 +103,6 @@ class TargetTask:
             self.model, options.peak_lr, options.weight_decay, [self.model.embed_tokens.weight]
         )
         self.tokens_per_step = options.batch_size * options.window
-        stream = load_token_file(options.corpus / TRAINING_FILE, self._device)
         self._stream = TokenStream(stream, options.window + 1, options.batch_size, options.seed)
         self._held_out = held_out_windows(options.corpus, options.window + 1, self._device)
         self._loss: Callable[[torch.Tensor], torch.Tensor] = (

@@ -1,4 +1,4 @@
-"""The tokenizer as a model folder carries it: ids of special tokens, and the small files that other tools read."""
+"""The tokenizer of a corpus, and as a model folder carries it, with the small files that other tools read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from fastverify.errors import ConfigError
 from fastverify.training.corpus.documents import SPECIAL_TOKENS
+
+END_OF_TEXT, START_OF_TURN, END_OF_TURN, PADDING = SPECIAL_TOKENS
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -15,14 +19,20 @@ _CHAT_TEMPLATE = (
 )
 
 
-def special_token_id(tokenizer_file: Path, token: str) -> int:
-    """Id of a special token of a tokenizer.json."""
-    added = json.loads(tokenizer_file.read_text(encoding="utf-8"))["added_tokens"]
-    for entry in added:
-        if entry["content"] == token:
-            return int(entry["id"])
-    known = ", ".join(entry["content"] for entry in added)
-    raise ConfigError(f"the tokenizer needs the special token {token}, but {tokenizer_file} has only: {known}.")
+def load_tokenizer(corpus: Path) -> Tokenizer:
+    """The tokenizer of a corpus folder."""
+    file = corpus / "tokenizer.json"
+    if not file.is_file():
+        raise ConfigError(f"a corpus folder holds tokenizer.json, found none in {corpus}. Run scripts/build_corpus.py.")
+    return Tokenizer.from_file(str(file))
+
+
+def special_token_id(tokenizer: Tokenizer, token: str) -> int:
+    """Id of one of the special tokens."""
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise ConfigError(f"the tokenizer needs the special token {token}, which it lacks. Rebuild the corpus.")
+    return int(found)
 
 
 def write_tokenizer_files(tokenizer_file: Path, folder: Path, max_length: int) -> None:
@@ -30,14 +40,14 @@ def write_tokenizer_files(tokenizer_file: Path, folder: Path, max_length: int) -
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizer_file.resolve() != (folder / "tokenizer.json").resolve():
         shutil.copyfile(tokenizer_file, folder / "tokenizer.json")
-    end_of_text, turn_start, turn_end, padding = SPECIAL_TOKENS
-    ends = [special_token_id(tokenizer_file, token) for token in (end_of_text, turn_end)]
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    ends = [special_token_id(tokenizer, token) for token in (END_OF_TEXT, END_OF_TURN)]
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": end_of_text,
-        "eos_token": end_of_text,
-        "pad_token": padding,
-        "additional_special_tokens": [turn_start, turn_end],
+        "bos_token": END_OF_TEXT,
+        "eos_token": END_OF_TEXT,
+        "pad_token": PADDING,
+        "additional_special_tokens": [START_OF_TURN, END_OF_TURN],
         "add_bos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": max_length,
