@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,17 +29,30 @@ LAUNCH_BOUND_SHARE = 0.2
 MIN_COVERAGE = 0.9
 
 
+@dataclass(frozen=True)
+class Analysis:
+    """A profile and what it was computed from, one entry of `passes` per rank of the profile."""
+
+    profile: Profile
+    passes: tuple[Passes, ...]
+
+
 def profile_of(traces: Sequence[TraceData], model: ModelSizes | None = None) -> Profile:
     """Profile of all ranks: totals and passes of the lowest one, matched with the others."""
+    return analyse(traces, model).profile
+
+
+def analyse(traces: Sequence[TraceData], model: ModelSizes | None = None) -> Analysis:
+    """As `profile_of`, with the passes, for those who draw them."""
     ordered = sorted(traces, key=lambda trace: trace.info.rank)
-    passes = [find_passes(trace) for trace in ordered]
+    passes = tuple(find_passes(trace) for trace in ordered)
     profile = breakdown(ordered[0], passes[0], model)
     rows = [_rank_row(trace, found.work) for trace, found in zip(ordered, passes, strict=True)]
     ranks, faults = match_ranks(rows, [found.work for found in passes])
     merged = _all_health(ordered, faults, profile.health)
     sources = tuple(dict.fromkeys(trace.info.source for trace in ordered))
     profile = profile.model_copy(update={"ranks": ranks, "health": merged, "sources": sources})
-    return profile.model_copy(update={"verdict": headline(profile)})
+    return Analysis(profile.model_copy(update={"verdict": headline(profile)}), passes)
 
 
 def breakdown(trace: TraceData, passes: Passes, model: ModelSizes | None = None) -> Profile:

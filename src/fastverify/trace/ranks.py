@@ -20,8 +20,8 @@ from fastverify.units import ns_to_us
 
 # Arbitrary: a rank is named the straggler only if the others lose this share of their collective time to waiting ...
 MIN_WAITING_SHARE = 0.1
-# ... and it is last clearly more often than by turns. Arbitrary: 1.5 times its fair share.
-MIN_LAST_FACTOR = 1.5
+# ... and it waits for less than this share of what the others wait on average. Arbitrary: clearly not by turns.
+MAX_OWN_WAITING_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def match_ranks(rows: Sequence[RankRow], works: Sequence[Work]) -> tuple[tuple[R
     waiting = (durations - transfer).sum(axis=1)
     last = np.bincount(durations.argmin(axis=0), minlength=len(rows))
     offsets = np.median(matched.end_ns - matched.end_ns[0], axis=1)
-    straggler = _straggler(waiting, durations, last)
+    straggler = _straggler(waiting, durations)
     filled = [
         row.model_copy(
             update={
@@ -66,7 +66,7 @@ def match_ranks(rows: Sequence[RankRow], works: Sequence[Work]) -> tuple[tuple[R
 
 
 def _match(rows: Sequence[RankRow], works: Sequence[Work]) -> tuple[_Matched, list[HealthRow]]:
-    """Pairs collectives by kind and order. Where ranks hold different counts of a kind, none of that kind is matched."""
+    """Pairs collectives by kind and order. Where ranks hold different counts of a kind, none of it is matched."""
     by_kind = [_by_kind(work) for work in works]
     starts, ends, unmatched, example = [], [], 0, ""
     for key in sorted(set().union(*by_kind)):
@@ -96,10 +96,10 @@ def _by_kind(work: Work) -> dict[tuple[str, str], Int64]:
     return {key: np.array(sorted(found, key=lambda i: int(work.end_ns[i]))) for key, found in groups.items()}
 
 
-def _straggler(waiting: Int64, durations: Int64, last: Int64) -> int | None:
-    """The rank that the others wait for; None when nobody waits much or all are last in turn."""
+def _straggler(waiting: Int64, durations: Int64) -> int | None:
+    """The rank that the others wait for; None when nobody waits much or all wait for each other in turn."""
     candidate = int(waiting.argmin())
     others = np.arange(len(waiting)) != candidate
     lost = float(waiting[others].sum()) / max(float(durations.sum(axis=1)[others].sum()), 1.0)
-    is_often_last = last[candidate] >= MIN_LAST_FACTOR * durations.shape[1] / len(waiting)
-    return candidate if lost >= MIN_WAITING_SHARE and is_often_last else None
+    is_spared = float(waiting[candidate]) <= MAX_OWN_WAITING_SHARE * float(waiting[others].mean())
+    return candidate if lost >= MIN_WAITING_SHARE and is_spared else None
