@@ -181,3 +181,15 @@ def test_phases_that_were_counted_too_long_are_fitted_together_with_their_collec
     fast = CostModel(measurement.model_copy(update={"arms": arms}), machine.table(), noise=0.0)
     phases = fast.predict(REPLICATED).speculative.phases_ms
     assert phases["draft"].mid == pytest.approx(model().predict(REPLICATED).speculative.phases_ms["draft"].mid / 2)
+
+
+def test_drafts_lost_at_the_end_scale_with_the_cycle() -> None:
+    machine = Machine()
+    measurement = machine.measure()
+    arm = measurement.arms["speculative"]
+    slower = arm.model_copy(update={"tok_s": 0.9 * arm.tok_s})
+    lossy = measurement.model_copy(update={"arms": measurement.arms | {"speculative": slower}})
+    cost_model = CostModel(lossy, machine.table(), noise=0.0)
+    for changes in ({}, SHM, chain(5)):
+        predicted = cost_model.predict(changes).speculative
+        assert predicted.phases_ms["gap"].mid == pytest.approx(0.1 * predicted.cycle_ms.mid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fastverify.diagnosis.cycle_cost import CycleCost
+from fastverify.diagnosis.cycle_cost import GAP, CycleCost
 from fastverify.servers.measurement import CollectiveCost
 from fastverify.tuning import priors
 from fastverify.tuning.collective_model import (
@@ -21,7 +21,7 @@ from fastverify.tuning.collective_model import (
     calls_of_phase,
     total_ms,
 )
-from fastverify.tuning.interval import ZERO, Interval
+from fastverify.tuning.interval import ZERO, Interval, total
 from fastverify.tuning.knobs import Knobs
 from fastverify.tuning.priors import Prior
 from fastverify.units import US_PER_MS
@@ -116,7 +116,18 @@ class SpeculativeCycle:
         tree_host_ms = self._tree_host_ms(knobs, used)
         if tree_host_ms != ZERO:
             phases["host"] = (phases.get("host", ZERO) + tree_host_ms).at_least(0.0)
-        return {phase: ms for phase, ms in phases.items() if ms != ZERO or phase in self._cost.phases_ms}
+        phases = {phase: ms for phase, ms in phases.items() if ms != ZERO or phase in self._cost.phases_ms}
+        return phases | self._gap_ms(phases)
+
+    def _gap_ms(self, phases: dict[str, Interval]) -> dict[str, Interval]:
+        """Drafts beyond the last token are lost in proportion to the cycle; a client's own overhead would stay."""
+        measured = self._cost.phases_ms.get(GAP, 0.0)
+        if not measured:
+            return {}
+        old_ms = self._cost.total_ms - measured
+        new_ms = total(ms for phase, ms in phases.items() if phase != GAP).mid
+        lost = measured * new_ms / old_ms
+        return {GAP: Interval(low=min(lost, measured), mid=lost, high=max(lost, measured))}
 
     def _verify_ms(self, knobs: Knobs, used: set[Prior]) -> dict[str, Interval]:
         rows, new_rows = self._reference.num_verify_tokens, knobs.num_verify_tokens
