@@ -1,8 +1,9 @@
 """How long is one target forward of n rows on one core, without any collective, and where does the time go?
 
-The model is one rank's half of the bundled target (8 layers, 320 wide, tensor parallel over two) with random weights;
-sums over ranks are left out, so this is the floor that a verify pass can reach with a free all-reduce. Row counts and
-both weight layouts are interleaved. Pieces are timed apart, each over all layers; their weights stay in the caches
+The model is one rank's half of the bundled target (8 layers, 320 wide, tensor parallel over two) with random weights
+that are exact in bf16; sums over ranks are left out, so this is the floor that a verify pass can reach with a free
+all-reduce. Row counts and both kinds of linear layers are interleaved: "torch" has torch's, with everything else as it
+is; "native" our kernels throughout. Pieces are timed apart, each over all layers; their weights stay in the caches
 better than in a whole pass, so they add up to less. Times are CPU time of the one thread: other processes on the
 machine do not count, though their use of the caches does.
 """
@@ -71,9 +72,10 @@ def measure_us(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str
 
 
 def random_model(packed: bool) -> LlamaForCausalLM:
-    """The half model, in torch's weight layout or in the one for inference."""
+    """The half model with weights exact in bf16, as in the checkpoint; packed for inference or as torch has them."""
     model = LlamaForCausalLM(CONFIG, HalfOfTwo()).requires_grad_(False)
     initialize(model, seed=0)
+    model.to(torch.bfloat16).to(torch.float32)
     if packed:
         pack_linears(model)
     return model
@@ -82,8 +84,8 @@ def random_model(packed: bool) -> LlamaForCausalLM:
 def forward_calls(row_counts: list[int]) -> dict[str, Callable[[], object]]:
     """One pass with its arg-max, for each layout and number of rows behind NUM_CACHED cached ones."""
     calls: dict[str, Callable[[], object]] = {}
-    for layout in ("torch", "packed"):
-        model = random_model(packed=layout == "packed")
+    for layout in ("torch", "native"):
+        model = random_model(packed=layout == "native")
         cache = KVCache(CONFIG.num_layers, 1, 512, model.num_local_kv_heads, CONFIG.head_dim, torch.float32)
         for rows in row_counts:
             calls[f"{rows} {layout}"] = partial(run_pass, model, cache, rows)
@@ -104,7 +106,6 @@ def piece_calls(model: LlamaForCausalLM, rows: int) -> dict[str, Callable[[], ob
     x_TD = torch.randn(rows, config.hidden_size)
     heads = torch.randn(rows, shard.num_heads + shard.num_kv_heads, config.head_dim)
     attended = torch.randn(rows, shard.num_heads * config.head_dim)
-    gate_up = torch.randn(rows, 2 * layers[0].mlp.size)
     inner_TI = torch.randn(rows, layers[0].mlp.size)
     q, k, v = heads[:, : shard.num_heads], heads[:, shard.num_heads :], heads[:, shard.num_heads :]
     cache = KVCache(config.num_layers, 1, 512, shard.num_kv_heads, config.head_dim, torch.float32)
@@ -125,8 +126,7 @@ def piece_calls(model: LlamaForCausalLM, rows: int) -> dict[str, Callable[[], ob
         "rotate": each(lambda i: rotate(heads, angles)),
         "attend": attend,
         "output": each(lambda i: layers[i].attention.output.forward(attended)),
-        "gate_up": each(lambda i: layers[i].mlp.gate_up.forward(x_TD)),
-        "silu * up": each(lambda i: F.silu(gate_up.chunk(2, -1)[0]) * gate_up.chunk(2, -1)[1]),
+        "silu(gate) * up": each(lambda i: layers[i].mlp.gate_up.forward(x_TD)),
         "down": each(lambda i: layers[i].mlp.down.forward(inner_TI)),
         "add + norm": each(lambda i: [add_and_norm(x_TD, x_TD.clone(), model.norm, 1e-6) for _ in range(2)]),
         "embedding, angles": lambda: (model.embed_tokens(positions), model.rope(positions, torch.float32)),
@@ -155,7 +155,7 @@ def main() -> None:
         forwards = measure_us(forward_calls(arguments.rows), arguments.repeats)
         model = random_model(packed=True)
         pieces = {n: measure_us(piece_calls(model, n), arguments.repeats) for n in arguments.rows if n in (1, 4, 8)}
-    print_table("rows, weight layout", forwards)
+    print_table("rows, linear layers", forwards)
     for rows, samples in pieces.items():
         print_table(f"pieces, {rows} row(s)", samples)
     if arguments.out:

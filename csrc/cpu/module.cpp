@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "collectives.hpp"
-#include "errors.hpp"
+#include "python_errors.hpp"
 
 namespace nb = nanobind;
 
@@ -109,20 +109,6 @@ std::vector<std::string> list_simd() {
     if (find_kernels(name) != nullptr) names.emplace_back(name);
   }
   return names;
-}
-
-template <class Error>
-void translate_to(const char* python_name) {
-  nb::register_exception_translator(
-      [](const std::exception_ptr& thrown, void* python_type) {
-        try {
-          std::rethrow_exception(thrown);
-        } catch (const Error& error) {
-          PyErr_SetString(static_cast<PyObject*>(python_type), error.what());
-        }
-      },
-      // Kept for the life of the process, like the module.
-      nb::object(nb::module_::import_("fastverify.errors").attr(python_name)).release().ptr());
 }
 
 }  // namespace

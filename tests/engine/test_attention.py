@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from fastverify.engine.attention import Segment, attend_over, tree_mask
+from fastverify.engine.draft_tree import ancestor_rows
 from fastverify.engine.kv_cache import KVCache
+from fastverify.models.kernels import find_kernels
 
 HEAD_DIM = 8
 CHAIN_5 = tuple(range(4))
@@ -54,9 +56,17 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("segments", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(5, 1), (4, 2), (3, 3)])
-def test_new_rows_see_what_they_should(segments: list[Segment], num_heads: int, num_kv_heads: int) -> None:
+def test_new_rows_see_what_they_should(
+    segments: list[Segment], num_heads: int, num_kv_heads: int, is_native: bool
+) -> None:
+    with torch.inference_mode(is_native):
+        check_attention(segments, num_heads, num_kv_heads)
+
+
+def check_attention(segments: list[Segment], num_heads: int, num_kv_heads: int) -> None:
     torch.manual_seed(0)
     cache = KVCache(2, 3, 64, num_kv_heads, HEAD_DIM, torch.float32)
     cache.both.normal_()
@@ -88,3 +98,20 @@ def test_a_padded_tree_lets_padding_see_itself_only() -> None:
         [False, False, False, True],
     ]
     assert tree_mask(CHAIN_5, 5) is None
+
+
+@pytest.mark.skipif(find_kernels() is None, reason="this processor has no vector code")
+@pytest.mark.parametrize("parents", [CHAIN_5, TREE_5])
+@torch.inference_mode()
+def test_a_verify_row_has_the_bits_of_plain_decoding(parents: tuple[int, ...]) -> None:
+    """Rows of a tree, each against its own path decoded token by token."""
+    torch.manual_seed(0)
+    cache = KVCache(1, 1, 64, 2, HEAD_DIM, torch.float32)
+    cache.both.normal_()
+    q_THd, kv_2TKd = torch.randn(5, 6, HEAD_DIM), torch.randn(2, 5, 2, HEAD_DIM)
+    verified = attend_over(cache, [Segment(0, 40, 5, tree_mask(parents, 5))]).attend(0, q_THd, *kv_2TKd)
+    for row in range(5):
+        for step, ancestor in enumerate(ancestor_rows(parents)[row]):
+            one = slice(ancestor, ancestor + 1)
+            plain = attend_over(cache, [Segment(0, 40 + step, 1)]).attend(0, q_THd[one], *kv_2TKd[:, one])
+        assert torch.equal(plain[0], verified[row])

@@ -1,65 +1,58 @@
-"""Products of re-laid weights against torch's, and when the blocked copy must not be used."""
+"""Packed layers against torch's, what packing leaves of a layer, and who does not get packed."""
 
 import copy
-import pickle
 
 import pytest
 import torch
 
 from fastverify.comm.communicator import single_rank_communicator
-from fastverify.models import linear
-from fastverify.models.linear import Linear, pack_linears
+from fastverify.errors import UnsupportedError
+from fastverify.models.kernels import find_kernels
+from fastverify.models.linear import GatedLinear, Linear, pack_linears
 from fastverify.models.random_weights import initialize
 from fastverify.models.vocab_parallel import VocabParallelEmbedding, VocabParallelHead
 
+needs_kernels = pytest.mark.skipif(find_kernels() is None, reason="this processor has no vector code")
 
-@pytest.fixture
-def layer() -> Linear:
-    layer = Linear(48, 37, bias=True).requires_grad_(False)
+
+def random_layer(kind: type[Linear], bias: bool) -> Linear:
+    layer = kind(48, 74, bias).requires_grad_(False)
     torch.manual_seed(0)
     layer.weight.normal_()
-    assert layer.bias is not None
-    layer.bias.normal_()
+    if layer.bias is not None:
+        layer.bias.normal_()
     return layer
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16, 70])
+@needs_kernels
+@pytest.mark.parametrize("kind", [Linear, GatedLinear])
+@pytest.mark.parametrize("bias", [False, True])
 @torch.inference_mode()
-def test_products_stay_the_same(rows: int, layer: Linear) -> None:
-    x = torch.randn(rows, 48)
-    expected = torch.nn.functional.linear(x, layer.weight, layer.bias)
-    layer.add_blocked_copy()
-    layer.store_by_input()
-    torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-5)
+def test_packing_changes_no_product(kind: type[Linear], bias: bool) -> None:
+    layer = random_layer(kind, bias)
+    x = torch.randn(7, 48)
+    expected = layer.forward(x)
+    pack_linears(layer)
+    assert layer._packed is not None
+    torch.testing.assert_close(layer.forward(x), expected, rtol=1e-5, atol=1e-5)
 
 
-@torch.inference_mode()
-def test_blocked_copy_is_used_and_dropped_by_a_conversion(layer: Linear) -> None:
-    x = torch.randn(4, 48)
-    layer.add_blocked_copy()
-    before = layer(x)
-    layer.weight.zero_()
-    assert torch.equal(layer(x), before), "the product comes from the blocked copy"
-    assert layer.bias is not None
-    expected = layer.bias.expand(4, -1)
-    for fresh in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), layer.to(torch.float64).to(torch.float32)):
-        torch.testing.assert_close(fresh(x), expected)
+@needs_kernels
+def test_a_packed_layer_keeps_its_shape_alone_and_does_not_move() -> None:
+    layer = random_layer(Linear, bias=True)
+    pack_linears(layer)
+    assert layer.weight.is_meta
+    assert layer.weight.shape == (74, 48)
+    with pytest.raises(UnsupportedError, match="before packing"):
+        layer.to(torch.float64)
 
 
-def test_only_larger_weights_get_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = torch.nn.Sequential(Linear(64, 64), Linear(512, 512))
-    assert pack_linears(copied := copy.deepcopy(layers))
-    assert [layer._blocked is not None for layer in copied] == [False, True]
-    monkeypatch.setattr(linear, "_MOST_BLOCKED_BYTES", 2**20)
-    assert pack_linears(layers)
-    assert [layer._blocked is not None for layer in layers] == [False, False]
-    assert [layer.weight.stride() for layer in layers] == [(1, 64), (1, 512)]
-
-
-def test_bf16_keeps_its_layout() -> None:
-    layer = Linear(512, 512).to(torch.bfloat16)
-    assert not pack_linears(layer)
-    assert layer.weight.is_contiguous()
+def test_bf16_is_left_to_torch() -> None:
+    layer = random_layer(Linear, bias=False).to(torch.bfloat16)
+    before = copy.deepcopy(layer.weight)
+    pack_linears(layer)
+    assert layer._packed is None
+    assert torch.equal(layer.weight, before)
 
 
 def test_a_tied_head_leaves_the_embedding_alone() -> None:
@@ -67,6 +60,8 @@ def test_a_tied_head_leaves_the_embedding_alone() -> None:
     embedding = VocabParallelEmbedding(50, 16, communicator)
     head = VocabParallelHead(50, 16, communicator, tied=embedding.weight)
     initialize(embedding, seed=1)
+    x = torch.randn(3, 16)
+    expected = x @ embedding.weight.T
     pack_linears(head)
-    assert embedding.weight.is_contiguous()
-    assert torch.equal(head.weight, embedding.weight)
+    assert not embedding.weight.is_meta
+    torch.testing.assert_close(head.local_logits(x), expected)

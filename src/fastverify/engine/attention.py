@@ -1,5 +1,6 @@
 """Attention of one pass over the KV cache: appends the new rows, masks them, and runs one fused kernel per layer.
 
+Our own kernel where it runs (native_attention.py); the rest of this file prepares torch's.
 Implements `models.attention.Attention`. Rows of a request see all its earlier rows; among the newest rows a mask says
 who sees whom: causal, or the ancestors in a draft tree. Grouped query heads are folded into rows, so one request and
 a few rows cost a handful of operations per layer.
@@ -17,7 +18,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fastverify.engine.draft_tree import ancestor_rows
 from fastverify.engine.kv_cache import KVCache
+from fastverify.engine.native_attention import NativeAttention
 from fastverify.models.attention import Attention
+from fastverify.models.kernels import kernels_for
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class Segment:
 
 def attend_over(cache: KVCache, segments: Sequence[Segment]) -> Attention:
     """Attention of a pass whose packed rows are those of `segments`, in order."""
+    kernels = kernels_for(cache.both)
+    if kernels is not None:
+        return NativeAttention(kernels.simd, cache, segments)
     if len(segments) == 1:
         return _SlotAttention(cache, segments[0])
     if len({segment.num_rows for segment in segments}) == 1:

@@ -1,31 +1,28 @@
-"""A linear layer that can lay out its weight for fast products of a few rows on a CPU.
+"""A linear layer whose weight can be packed for our CPU kernels, and its gated form.
 
-A pass of a few rows reads every weight once, mostly from beyond the caches, so the layout decides its time. Stored
-input by input, a weight is read in one sweep; larger ones also get a copy in oneDNN's blocked layout for 2 and more
-rows, which decides what a verify pass costs beside a plain one. Training and GPUs keep torch's layout.
+Packed, a weight that is exact in bfloat16 is stored so and multiplied in float32: a pass of a few rows is bound by
+reading weights, and this halves them without changing the model. Training, GPUs and other dtypes keep torch's layout.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fastverify.errors import UnsupportedError
+from fastverify.models import kernels
 from fastverify.models.sharding import Slots, Span, part
-from fastverify.units import BYTES_PER_KB, BYTES_PER_MB, format_bytes
+from fastverify.units import format_bytes
+
+if TYPE_CHECKING:
+    from fastverify.models import _kernels
 
 _LOG = logging.getLogger(__name__)
-# Measured: benchmarks/results/forward_cpu_2026-11.json, AMD EPYC 9004, torch 2.13. Below, the call costs what it saves.
-_MIN_BLOCKED_ROWS = 2
-_MIN_BLOCKED_BYTES = 512 * BYTES_PER_KB
-# A hint for the blocked layout: rows of a usual verify pass. Any number of rows may follow.
-_EXPECTED_ROWS = 4
-# Arbitrary: blocked copies double the memory of the weights, which a small model can afford and a large one cannot.
-_MOST_BLOCKED_BYTES = 512 * BYTES_PER_MB
 
 
 class Linear(nn.Module):
@@ -34,38 +31,40 @@ class Linear(nn.Module):
     Blocks call `forward` directly: nothing hooks into them, and `__call__` costs as much as a one-row product.
     """
 
+    is_gated: ClassVar[bool] = False
+
     def __init__(
         self, num_inputs: int, num_outputs: int, bias: bool = False, weight: nn.Parameter | None = None
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(num_outputs, num_inputs)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(num_outputs)) if bias else None
-        self._blocked: torch.Tensor | None = None
+        self._packed: _kernels.PackedLinear | None = None
+        self._num_outputs = num_outputs // 2 if self.is_gated else num_outputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Rows of `x` [T, inputs], projected."""
-        if self._blocked is None or x.shape[0] < _MIN_BLOCKED_ROWS:
-            return F.linear(x, self.weight, self.bias)
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._blocked, self.bias, "none", [], "")
-        return product
+        if self._packed is not None:
+            return kernels.packed_linear(self._packed, x, self._num_outputs)
+        return F.linear(x, self.weight, self.bias)
 
-    def store_by_input(self) -> None:
-        """Same weight, transposed in memory. A weight tied to an embedding becomes a copy: rows of that are read."""
-        self.weight = nn.Parameter(self.weight.detach().t().contiguous().t(), requires_grad=False)
+    def pack(self) -> int:
+        """Pack the weight for inference, if this machine has kernels for it; bytes packed, else 0.
 
-    def add_blocked_copy(self) -> None:
-        """Keep a copy of the weight, as it is now, in oneDNN's layout."""
-        self._blocked = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach().contiguous(), _EXPECTED_ROWS)
+        The weight keeps its shape and gives up its memory, unless an embedding shares it.
+        """
+        self._packed = kernels.pack_linear(self.weight, self.bias, self.is_gated)
+        if self._packed is None:
+            return 0
+        self.weight = nn.Parameter(self.weight.detach().to("meta"), requires_grad=False)
+        return self._packed.num_bytes
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        """A move or conversion of the model leaves the blocked copy behind."""
-        self._blocked = None
+        """Moves and conversions are for the time before packing."""
+        if self._packed is not None:
+            raise UnsupportedError("a model packed for inference stays where it is. Move or convert it before packing.")
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles go without the blocked weight, which torch cannot copy."""
-        return self.__dict__ | {"_blocked": None}
 
     def row_slots(self, name: str, span: Span, full_size: int, offset: int) -> Slots:
         """Places of a column-parallel projection `name` whose part starts at row `offset` here."""
@@ -81,19 +80,21 @@ class Linear(nn.Module):
             yield part(f"{name}.bias", self.bias, 0, Span(0, 0 if rank else num_outputs), num_outputs)
 
 
-def pack_linears(model: nn.Module) -> bool:
-    """Lay out every linear layer for CPU inference, if that is where the model is; says whether it did.
+class GatedLinear(Linear):
+    """`silu(gate) * up` of a merged projection, whose first half of outputs are the gates."""
 
-    After loading only: blocked copies have no gradient and do not follow later changes of a weight.
-    """
-    linears = [module for module in model.modules() if isinstance(module, Linear)]
-    if any(linear.weight.device.type != "cpu" or linear.weight.dtype != torch.float32 for linear in linears):
-        return False
-    num_bytes = sum(linear.weight.nbytes for linear in linears)
-    can_block = bool(torch._C._has_mkldnn) and num_bytes <= _MOST_BLOCKED_BYTES
-    _LOG.info("linear layers, %s, stored by input; blocked copies: %s", format_bytes(num_bytes), can_block)
-    for linear in linears:
-        if can_block and linear.weight.nbytes >= _MIN_BLOCKED_BYTES:
-            linear.add_blocked_copy()
-        linear.store_by_input()
-    return True
+    is_gated = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows of `x` [T, inputs], projected and gated: [T, outputs / 2]."""
+        projected = super().forward(x)
+        if self._packed is not None:
+            return projected
+        gate, up = projected.chunk(2, -1)
+        return F.silu(gate) * up
+
+
+def pack_linears(model: nn.Module) -> None:
+    """Pack every linear layer of a loaded model for inference, where there are kernels for it."""
+    num_bytes = sum(module.pack() for module in model.modules() if isinstance(module, Linear))
+    _LOG.info("linear layers: %s packed for our kernels", format_bytes(num_bytes) if num_bytes else "none")

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from fastverify.model_config import ModelConfig
 from fastverify.models.attention import Attention
-from fastverify.models.linear import Linear
+from fastverify.models.linear import GatedLinear, Linear
 from fastverify.models.norm import rms_norm
 from fastverify.models.rope import Angles, rotate
 from fastverify.models.sharding import Slots, local_size, local_span, shard_heads, whole
@@ -81,13 +80,12 @@ class GatedMlp(nn.Module):
         self.rank, self.full_size = communicator.rank, config.intermediate_size
         self.size = local_size(self.full_size, communicator.world_size)
         self.span = local_span(self.full_size, communicator.rank, communicator.world_size)
-        self.gate_up = Linear(config.hidden_size, 2 * self.size, bias=config.mlp_bias)
+        self.gate_up = GatedLinear(config.hidden_size, 2 * self.size, bias=config.mlp_bias)
         self.down = Linear(self.size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x_TD: torch.Tensor) -> torch.Tensor:
         """This rank's partial sum [T, D]."""
-        gate_TI, up_TI = self.gate_up.forward(x_TD).chunk(2, -1)
-        return self.down.forward(F.silu(gate_TI) * up_TI)
+        return self.down.forward(self.gate_up.forward(x_TD))
 
     def slots(self, prefix: str) -> Slots:
         """Places of `prefix`gate_proj, up_proj and down_proj."""

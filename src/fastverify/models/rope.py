@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fastverify.model_config import LinearRope, Llama3Rope, ModelConfig, YarnRope
+from fastverify.models import kernels
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 
@@ -46,8 +47,11 @@ class Rope(nn.Module):
 
 
 def rotate(x_Thd: torch.Tensor, angles: Angles) -> torch.Tensor:
-    """Every head of `x_Thd` turned by its row's angles."""
+    """Every head of `x_Thd`, contiguous in each row, turned by its row's angles."""
     cos_T1d, sin_T1d = angles
+    native = kernels.kernels_for(x_Thd)
+    if native is not None:
+        return kernels.rotate(native, x_Thd, cos_T1d, sin_T1d)
     return torch.addcmul(x_Thd * cos_T1d, x_Thd.roll(x_Thd.shape[-1] // 2, -1), sin_T1d)
 
 
