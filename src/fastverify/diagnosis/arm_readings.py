@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from fastverify.diagnosis.cycle_cost import CycleCost, cost_from_tok_s
 from fastverify.diagnosis.reported import ArmFacts, ReportedFacts
@@ -16,6 +17,21 @@ from fastverify.diagnosis.verdict import Verdict, judge
 from fastverify.errors import ConfigError
 from fastverify.units import MS_PER_S
 
+_SETTINGS = (
+    "rates",
+    "method",
+    "shape",
+    "draft_model",
+    "num_draft_steps",
+    "top_k",
+    "num_verify_tokens",
+    "batch",
+    "context",
+    "tp",
+    "ep",
+    "workload",
+    "all_reduce_backend",
+)
 _PHASES = ("draft", "extend", "accept", "host")
 # Rounded numbers of a report may miss each other by this much.
 _ROUNDING = 1.02
@@ -170,18 +186,35 @@ class ArmReading:
 
 
 def read_arms(facts: ReportedFacts) -> tuple[ArmReading, ...]:
-    """The arms of a report: its `arms`, each completed from the top, or the top alone."""
+    """The arms of a report: the top where it has a speculative rate of its own, then its `arms`, each completed.
+
+    Beside a top with its own rate, an arm takes over settings, and the plain rate where batch, ranks and context agree;
+    what was measured of the top's drafts is not its.
+    """
     top = {name: getattr(facts, name) for name in ArmFacts.model_fields}
-    if not facts.arms:
-        return (ArmReading(name=_name(facts, 0), facts=ArmFacts(**top)),)
-    readings: list[ArmReading] = []
-    for index, arm in enumerate(facts.arms):
+    is_top_measured = facts.speculative_tok_s is not None
+    told_arms: list[tuple[ArmFacts, ArmFacts]] = []
+    if is_top_measured or not facts.arms:
+        told_arms.append((facts, ArmFacts(**top)))
+    for arm in facts.arms:
         told = {name: value for name in arm.model_fields_set if (value := getattr(arm, name)) is not None}
-        name = _name(arm, index)
+        shared = _settings_of(top, told) if is_top_measured else top
+        told_arms.append((arm, ArmFacts(**{**shared, **told})))
+    readings: list[ArmReading] = []
+    for index, (own, completed) in enumerate(told_arms):
+        name = _name(own, index)
         if any(reading.name == name for reading in readings):
             name = f"{name} ({index + 1})"
-        readings.append(ArmReading(name=name, facts=ArmFacts(**{**top, **told})))
+        readings.append(ArmReading(name=name, facts=completed))
     return tuple(readings)
+
+
+def _settings_of(top: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """What an arm beside a measured top takes over from it."""
+    kept = {name: value for name, value in top.items() if name in _SETTINGS}
+    if all(told.get(name, top[name]) == top[name] for name in ("batch", "tp", "context")):
+        kept["plain_tok_s"] = top["plain_tok_s"]
+    return kept
 
 
 def _name(arm: ArmFacts, index: int) -> str:

@@ -25,7 +25,10 @@ class _Facts(BaseModel):
 
 
 class ArmFacts(_Facts):
-    """One configuration that was measured. In `arms`, what an entry lacks is taken from the top of the file."""
+    """One configuration that was measured. In `arms`, what an entry lacks is taken from the top of the file.
+
+    A top with a speculative rate is an arm itself, and then lends only its settings and its plain rate.
+    """
 
     label: str | None = None
     plain_tok_s: Positive | None = None
