@@ -68,7 +68,7 @@ def breakdown(trace: TraceData, passes: Passes, model: ModelSizes | None = None)
         totals=_totals(work),
         passes=_pass_rows(passes, recorded, model),
         sizes=_sizes(work, recorded),
-        health=_health(trace, passes, recorded),
+        health=_health(trace, passes),
         ranks=(_rank_row(trace, work),),
     )
     return profile.model_copy(update={"verdict": headline(profile)})
@@ -184,19 +184,9 @@ def _sizes(work: Work, recorded: dict[int, Recorded]) -> tuple[SizeRow, ...]:
     return tuple(SizeRow(op=op, num_bytes=size, count=count) for (op, size), count in sorted(counts.items()))
 
 
-def _health(trace: TraceData, passes: Passes, recorded: dict[int, Recorded]) -> tuple[HealthRow, ...]:
+def _health(trace: TraceData, passes: Passes) -> tuple[HealthRow, ...]:
     rows = [HealthRow(fault=row.fault, count=row.count, example=row.example) for row in trace.health.rows]
     work = passes.work
-    unknown = [
-        i
-        for i in np.flatnonzero(work.is_collective).tolist()
-        if work.kinds[work.name[i]].op is CollectiveOp.UNKNOWN
-        and (int(work.row[i]) not in recorded or recorded[int(work.row[i])].op is CollectiveOp.UNKNOWN)
-    ]
-    if unknown and not trace.health.count("unknown collective"):
-        rows.append(
-            HealthRow(fault="unknown collective", count=len(unknown), example=work.names[work.name[unknown[0]]])
-        )
     if len(work) and passes.passes and passes.coverage < MIN_COVERAGE:
         owned = np.zeros(len(work), dtype=bool)
         for one in passes.passes:

@@ -1,8 +1,8 @@
 """Passes of a file without annotations: whole graph launches first, then kernel sequences that repeat.
 
 Both rules tell draft from target by layers (attention kernels of a pass): a draft model has a few, a target dozens.
-With drafts between them target passes are verify passes, without any they are plain ones. Batch and rows stay unknown.
-A sequence without an attention kernel keeps the kind OTHER: it repeats, but nothing says what it is.
+With drafts between them target passes are verify passes, without any they are plain ones. Batch and rows stay unknown,
+and what a sequence has behind its last gather or sampling kernel is counted to the next one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,8 @@ from fastverify.trace.work import Work
 
 # Arbitrary: see passes.DRAFT_LAYER_SHARE.
 DRAFT_LAYER_SHARE = 0.25
-# Arbitrary: shorter sequences repeat by chance or are one layer.
-MIN_KERNELS_PER_PASS = 16
-# Arbitrary: half of the work must lie in sequences that occur again.
+# Arbitrary: half of the kernels must lie in parts of a depth that occurs again.
 MIN_REPEATED_SHARE = 0.5
-# Arbitrary: bounds the search; a kernel that runs once per pass is among the rarer ones.
-MAX_ANCHORS = 64
 
 
 @dataclass(frozen=True)
@@ -59,20 +55,22 @@ def _graph_passes(work: Work) -> list[Int64]:
 
 
 def _repeated_sequences(work: Work) -> list[Int64]:
-    """Sequences that end with a kernel whose returns cut the file into equal parts: a sampling one, else a rare one."""
+    """Parts that end with the gather of the logits, else with a sampling kernel, where parts of equal depth repeat.
+
+    Nothing rarer is tried: a kernel that runs once per layer cuts a file into parts that repeat just as well.
+    """
     kernels = np.flatnonzero(~work.is_memory)
-    names = work.name[kernels]
-    sampling = set(names[work.is_sampling[kernels]].tolist())
-    counts = [(name, count) for name, count in Counter(names.tolist()).items() if count >= 2]
-    for name, count in sorted(counts, key=lambda item: (item[0] not in sampling, item[1]))[:MAX_ANCHORS]:
-        if len(kernels) < count * MIN_KERNELS_PER_PASS:
-            continue
-        pieces = np.split(kernels, np.flatnonzero(names == name) + 1)
-        pieces = [piece for piece in pieces if len(piece) >= MIN_KERNELS_PER_PASS]
-        signatures = Counter(work.name[piece].tobytes() for piece in pieces)
-        repeated = sum(len(piece) for piece in pieces if signatures[work.name[piece].tobytes()] > 1)
-        if repeated >= MIN_REPEATED_SHARE * len(kernels):
-            return pieces
+    is_gather = work.is_collective & ~work.is_all_reduce
+    for is_end in (is_gather[kernels], work.is_sampling[kernels]):
+        counts = Counter(work.name[kernels][is_end].tolist())
+        for name, _count in sorted(counts.items(), key=lambda item: item[1]):
+            pieces = np.split(kernels, np.flatnonzero(work.name[kernels] == name) + 1)
+            depths = [_num_layers(work, piece) for piece in pieces]
+            repeats = Counter(depths)
+            kept = [piece for i, piece in enumerate(pieces) if depths[i]]
+            repeated = sum(len(piece) for i, piece in enumerate(pieces) if depths[i] and repeats[depths[i]] > 1)
+            if len(kept) > 1 and repeated >= MIN_REPEATED_SHARE * len(kernels):
+                return kept
     return []
 
 
@@ -80,8 +78,6 @@ def _named(work: Work, pieces: list[Int64]) -> list[UnmarkedPass]:
     """Draft, verify, plain or other for each piece; drafts that follow each other are one round."""
     layers = [_num_layers(work, piece) for piece in pieces]
     most = max(layers, default=0)
-    if most == 0:
-        return [UnmarkedPass(PassKind.OTHER, "", piece) for piece in pieces]
     is_draft = [count <= most * DRAFT_LAYER_SHARE for count in layers]
     target = PassKind.VERIFY if any(is_draft) else PassKind.PLAIN
     passes: list[UnmarkedPass] = []
