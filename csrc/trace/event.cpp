@@ -47,6 +47,11 @@ Found read_key(const char*& p, const char* end, const Reading& reading, std::str
   return p == end ? Found::kNeedMore : Found::kDone;
 }
 
+// Flow arrows, instants and counters: never work, whatever their category.
+bool is_arrow_or_mark(std::string_view phase) {
+  return phase.size() == 3 && std::string_view("sftiIC").find(phase[1]) != std::string_view::npos;
+}
+
 bool ends_a_member(char c, Quotes quotes) { return c == ',' || c == '}' || (quotes == Quotes::kLenient && c == '"'); }
 
 }  // namespace
@@ -103,6 +108,10 @@ Found read_event(const char*& p, const char* end, const Reading& reading, const 
     if (member == nullptr) continue;
     if (!(event.*member).empty()) return Found::kBroken;
     event.*member = {value, static_cast<size_t>(p - value)};
+    if (member == &Event::phase && is_arrow_or_mark(event.phase)) {
+      event.table = Table::kSkip;
+      return skip_rest(p, end, '}', reading);
+    }
     if (member == &Event::category) {
       event.table = dialect.find(unquoted(event.category));
       if (event.table == Table::kSkip) return skip_rest(p, end, '}', reading);

@@ -15,26 +15,34 @@ constexpr uint64_t kHighs = 0x8080808080808080ull;
 constexpr size_t kMaxLenientString = 64 * 1024;
 constexpr int64_t kMaxUs = INT64_MAX / 1000 - 1;
 
-// What a string holds besides plain ASCII, collected while its end is searched.
-struct Unusual {
-  uint64_t bits = 0;
+uint64_t zero_bytes(uint64_t word) { return (word - kOnes) & ~word & kHighs; }
 
-  static uint64_t zero_bytes(uint64_t word) { return (word - kOnes) & ~word & kHighs; }
-  void add_word(uint64_t word) {
-    bits |= (word & kHighs) | ((word - kOnes * 0x20) & ~word & kHighs) | zero_bytes(word ^ (kOnes * '\\'));
-  }
-  void add_byte(char c) { bits |= static_cast<unsigned char>(c) < 0x20 || (c & 0x80) != 0 || c == '\\'; }
-};
+// Marks of bytes that a string of plain ASCII text does not have: controls, backslashes and everything above 127.
+uint64_t unusual_bytes(uint64_t word) {
+  return (word & kHighs) | ((word - kOnes * 0x20) & ~word & kHighs) | zero_bytes(word ^ (kOnes * '\\'));
+}
 
-const char* find_quote(const char* p, const char* end, Unusual& unusual) {
+bool is_unusual(char c) { return static_cast<unsigned char>(c) < 0x20 || (c & 0x80) != 0 || c == '\\'; }
+
+// The next quote; sets `unusual` when something on the way deserves a closer look. The lowest mark of zero_bytes is
+// exact, which on a little-endian machine is the first one in memory.
+const char* find_quote(const char* p, const char* end, bool& unusual) {
+  uint64_t seen = 0;
   while (end - p >= 8) {
     uint64_t word;
     std::memcpy(&word, p, 8);
-    if (Unusual::zero_bytes(word ^ (kOnes * '"')) != 0) break;
-    unusual.add_word(word);
+    const uint64_t quotes = zero_bytes(word ^ (kOnes * '"'));
+    if (quotes != 0) {
+      const int bits = __builtin_ctzll(quotes) & ~7;
+      seen |= unusual_bytes(word) & ((1ull << bits) - 1);
+      unusual |= seen != 0;
+      return p + bits / 8;
+    }
+    seen |= unusual_bytes(word);
     p += 8;
   }
-  for (; p < end && *p != '"'; ++p) unusual.add_byte(*p);
+  unusual |= seen != 0;
+  for (; p < end && *p != '"'; ++p) unusual |= is_unusual(*p);
   return p;
 }
 
@@ -84,12 +92,22 @@ bool ends_a_token(char c) { return c == ',' || c == '}' || c == ']' || c == ':';
 // After a quote that no comma follows: `"key":` on what comes next means that only the comma is missing.
 bool starts_a_member(const char* p, const char* end) {
   if (p >= end || *p != '"') return false;
-  Unusual ignored;
+  bool ignored = false;
   const char* close = find_quote(p + 1, end, ignored);
   if (close == end || close == p + 1 || close - p > 24) return false;
   const char* colon = skip_space(close + 1, end);
   return colon < end && *colon == ':';
 }
+
+// Bare words end at a comma, colon, quote, closing bracket or white space.
+constexpr std::array<bool, 256> make_enders() {
+  std::array<bool, 256> enders{};
+  for (int c = 0; c <= ' '; ++c) enders[c] = true;
+  for (const char c : {',', ':', '"', '}', ']'}) enders[static_cast<unsigned char>(c)] = true;
+  return enders;
+}
+
+constexpr std::array<bool, 256> kEnders = make_enders();
 
 enum Mark : unsigned char { kPlain, kQuote, kOpen, kClose, kWord };
 
@@ -131,7 +149,7 @@ bool starts_an_event(const char* p, const char* end) {
 
 Found read_string(const char*& p, const char* end, const Reading& reading, std::string_view& content) {
   const char* const begin = p + 1;
-  Unusual unusual;
+  bool unusual = false;
   for (const char* quote = find_quote(begin, end, unusual); quote < end; quote = find_quote(quote + 1, end, unusual)) {
     if (is_escaped(quote, begin)) continue;
     if (reading.quotes == Quotes::kLenient) {
@@ -141,7 +159,7 @@ Found read_string(const char*& p, const char* end, const Reading& reading, std::
       if (!ends_a_token(*next) && !starts_a_member(next, end)) continue;
     }
     content = {begin, static_cast<size_t>(quote - begin)};
-    if (unusual.bits != 0) note_unusual(content, reading.notes);
+    if (unusual) note_unusual(content, reading.notes);
     p = quote + 1;
     return Found::kDone;
   }
@@ -195,7 +213,7 @@ Found skip_value(const char*& p, const char* end, const Reading& reading) {
     return skip_rest(p, end, closing, reading);
   }
   const char* const begin = p;
-  while (p < end && !ends_a_token(*p) && !is_space(*p) && *p != '"') ++p;
+  while (p < end && !kEnders[static_cast<unsigned char>(*p)]) ++p;
   if (p == end) return Found::kNeedMore;
   if (p == begin) return Found::kBroken;
   const char* const sign = begin + (*begin == '-');

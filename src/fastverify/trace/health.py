@@ -32,6 +32,7 @@ from fastverify.units import NS_PER_MS, NS_PER_S
 IMPOSSIBLE_NS = NS_PER_S
 # Arbitrary: clocks of host and device agree to microseconds; a thousand of them is no rounding.
 CLOCK_SLACK_NS = NS_PER_MS
+_BLOCK_ROWS = 1 << 16
 _GRAPH_LAUNCH = re.compile(r"GraphLaunch")
 _LAUNCH = re.compile(r"Launch(?!HostFunc)")
 _DROPPED = re.compile(r"drop|out.of.range|buffer|lost|exceed", re.IGNORECASE)
@@ -54,7 +55,7 @@ def _leave_out_without_time(trace: TraceData) -> TraceData:
     kernels = trace.kernels
     if not len(kernels):
         return trace
-    is_lost = (kernels.ts_ns <= 0) & ((kernels.dur_ns <= 0) | (np.median(kernels.ts_ns) > NS_PER_S))
+    is_lost = (kernels.ts_ns <= 0) & ((kernels.dur_ns <= 0) | (kernels.ts_ns[len(kernels) // 2] > NS_PER_S))
     trace.health.add("device work without a time", int(is_lost.sum()), _example(trace, is_lost))
     return _keep_kernels(trace, ~is_lost) if is_lost.any() else trace
 
@@ -107,27 +108,31 @@ def _examine_header(trace: TraceData) -> None:
 def _examine_links(trace: TraceData) -> None:
     """Launches and device work that should name each other."""
     kernels, launches, health = trace.kernels, trace.launches, trace.health
-    has_kernel = np.isin(launches.correlation, kernels.correlation)
+    has_kernel = _is_in(launches.correlation, np.unique(kernels.correlation))
     is_graph = _named(trace, launches.name, _GRAPH_LAUNCH) & ~has_kernel
     health.add("graph replay without its kernels", int(is_graph.sum()), _example(trace, is_graph, launches))
     is_lonely = _named(trace, launches.name, _LAUNCH) & ~has_kernel & ~is_graph
     health.add("launch without its kernel", int(is_lonely.sum()), _example(trace, is_lonely, launches))
-    has_launch = np.isin(kernels.correlation, launches.correlation[launches.correlation > 0])
+    order = np.flatnonzero(has_kernel & (launches.correlation > 0))
+    order = order[np.argsort(launches.correlation[order], kind="stable")]
+    launched = launches.correlation[order]
+    has_launch = _is_in(kernels.correlation, launched)
     health.add("kernel without its launch", int((~has_launch).sum()), _example(trace, ~has_launch))
-    _examine_clock(trace, has_launch)
+    health.add("correlation of several launches", int((np.diff(launched) == 0).sum()))
+    if len(order):
+        first = order[np.minimum(np.searchsorted(launched, kernels.correlation), len(order) - 1)]
+        is_early = has_launch & (kernels.ts_ns < launches.ts_ns[first] - CLOCK_SLACK_NS)
+        health.add("kernel before its launch", int(is_early.sum()), _example(trace, is_early))
 
 
-def _examine_clock(trace: TraceData, has_launch: Bool) -> None:
-    launches = trace.launches
-    correlations, first, count = np.unique(launches.correlation, return_index=True, return_counts=True)
-    is_shared = (count > 1) & (correlations > 0) & np.isin(correlations, trace.kernels.correlation)
-    trace.health.add("correlation of several launches", int(is_shared.sum()))
-    if not has_launch.any():
-        return
-    where = np.searchsorted(correlations, trace.kernels.correlation[has_launch])
-    is_early = np.zeros(len(trace.kernels), dtype=np.bool_)
-    is_early[has_launch] = trace.kernels.ts_ns[has_launch] < launches.ts_ns[first[where]] - CLOCK_SLACK_NS
-    trace.health.add("kernel before its launch", int(is_early.sum()), _example(trace, is_early))
+def _is_in(values: Int64, known: Int64) -> Bool:
+    """Which values are in `known`, sorted. In blocks: the tables of a long file are large."""
+    found = np.zeros(len(values), dtype=np.bool_)
+    for begin in range(0, len(values) if len(known) else 0, _BLOCK_ROWS):
+        block = values[begin : begin + _BLOCK_ROWS]
+        where = np.minimum(np.searchsorted(known, block), len(known) - 1)
+        found[begin : begin + _BLOCK_ROWS] = known[where] == block
+    return found
 
 
 def _examine_collectives(trace: TraceData) -> None:
@@ -151,8 +156,10 @@ def _named(trace: TraceData, names: NDArray[np.int32], pattern: re.Pattern[str])
 
 def _by_name(trace: TraceData, names: NDArray[np.int32], rule: Callable[[str], bool]) -> Bool:
     """The rule on each row's name, asked once per name."""
-    distinct, where = np.unique(names, return_inverse=True)
-    return np.array([rule(trace.names[name]) for name in distinct], dtype=np.bool_)[where]
+    answers = np.zeros(len(trace.names), dtype=np.bool_)
+    for name in np.flatnonzero(np.bincount(names, minlength=len(trace.names))):
+        answers[name] = rule(trace.names[name])
+    return answers[names]
 
 
 def _example(trace: TraceData, marked: Bool, table: Kernels | Launches | None = None) -> str:

@@ -80,7 +80,7 @@ def _to_trace(
     launches, _ = _sorted(Launches, part["launches"])
     annotations, _ = _sorted(Annotations, part["annotations"])
     cpu_ops, cpu_rows = _sorted(CpuOps, part["cpu_ops"])
-    args = CollectiveArgs(*_columns(CollectiveArgs, part["collective_args"]))
+    args = CollectiveArgs(*(column.copy() for column in _columns(CollectiveArgs, part["collective_args"])))
     for owner, rows in ((CollectiveOwner.KERNEL, kernel_rows), (CollectiveOwner.CPU_OP, cpu_rows)):
         mine = args.owner == owner
         args.row[mine] = rows[args.row[mine]]
@@ -88,20 +88,22 @@ def _to_trace(
 
 
 def _columns(table: type[Any], columns: list[bytes]) -> list[NDArray[Any]]:
-    """The columns of a dataclass from their bytes, which are dropped one by one."""
+    """The columns of a dataclass over the scanner's bytes, not copied."""
     types = [_DTYPES[str(field.type)] for field in fields(table)]
-    columns.reverse()
-    return [np.frombuffer(columns.pop(), dtype=dtype).copy() for dtype in types]
+    arrays = [np.frombuffer(column, dtype=dtype) for column, dtype in zip(columns, types, strict=True)]
+    columns.clear()
+    return arrays
 
 
 def _sorted(table: type[Any], columns: list[bytes]) -> tuple[Any, NDArray[np.int64]]:
-    """The table sorted by start, and where each row of the file went."""
+    """The table sorted by start, and where each row of the file went. One column at a time is held twice."""
     arrays = _columns(table, columns)
     order = np.argsort(arrays[0], kind="stable")
-    moved = np.empty(len(order), dtype=np.int64)
-    moved[order] = np.arange(len(order))
     for index, array in enumerate(arrays):
         arrays[index] = array[order]
+        del array
+    moved = np.empty(len(order), dtype=np.int64)
+    moved[order] = np.arange(len(order))
     return table(*arrays), moved
 
 

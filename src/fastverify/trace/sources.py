@@ -7,7 +7,7 @@ do instead. A gzip stream that ends early or turns bad gives what came before, a
 from __future__ import annotations
 
 import sys
-import zlib
+from isal import isal_zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class Source:
 
     def _unpack(self, first: bytes, packed: Iterator[bytes]) -> Iterator[bytes]:
         """Members one after the other; bytes behind the last member that are no member are a fault."""
-        decoder = zlib.decompressobj(wbits=31)
+        decoder = isal_zlib.decompressobj(wbits=31)
         for piece in _chain(first, packed):
             data = piece
             while data:
@@ -84,10 +84,10 @@ class Source:
                     if not _GZIP.startswith(data[:2]):
                         self.faults.append(("text behind the end of the gzip stream", repr(data[:20])))
                         return
-                    decoder = zlib.decompressobj(wbits=31)
+                    decoder = isal_zlib.decompressobj(wbits=31)
                 try:
                     text = decoder.decompress(data, PIECE_BYTES)
-                except zlib.error as error:
+                except isal_zlib.IsalError as error:
                     self.faults.append(("damaged gzip stream", str(error)))
                     return
                 if text:
