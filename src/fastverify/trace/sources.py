@@ -7,12 +7,13 @@ do instead. A gzip stream that ends early or turns bad gives what came before, a
 from __future__ import annotations
 
 import sys
-from isal import isal_zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
+
+from isal import isal_zlib
 
 from fastverify.errors import TraceFormatError
 
@@ -87,7 +88,7 @@ class Source:
                     decoder = isal_zlib.decompressobj(wbits=31)
                 try:
                     text = decoder.decompress(data, PIECE_BYTES)
-                except isal_zlib.IsalError as error:
+                except isal_zlib.IsalError as error:  # type: ignore[misc]  # its stub has no class here
                     self.faults.append(("damaged gzip stream", str(error)))
                     return
                 if text:
