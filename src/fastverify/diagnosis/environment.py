@@ -51,7 +51,8 @@ class Environment:
             "schema_version": SCHEMA_VERSION,
             "kind": KIND,
             "redacted": redacted,
-            "facts": {name: _hidden(value, hide) for name, value in self.facts.items()},
+            # A version of four numbers looks like an address.
+            "facts": {name: value if _is_version(name) else _hidden(value, hide) for name, value in self.facts.items()},
             "tools": {command: hide(text) for command, text in self.tools.items()},
             "unread": {what: hide(why) for what, why in self.unread.items()},
         }
@@ -64,6 +65,10 @@ def read_environment(python: str | None = None, run: Callable[..., ToolOutput] =
     read_host_facts(environment)
     read_software_facts(environment, run, python)
     return environment
+
+
+def _is_version(name: str) -> bool:
+    return name.startswith("hardware.packages.") or name == "hardware.driver_version"
 
 
 def _hidden(value: Fact, hide: Callable[[str], str]) -> Fact:

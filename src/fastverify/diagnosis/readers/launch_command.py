@@ -1,4 +1,4 @@
-"""Launch commands of SGLang and vLLM as people paste them: environment in front, wrappers around, `\` at line ends.
+"""Launch commands of SGLang and vLLM as people paste them: environment in front, wrappers around, broken lines.
 
 Wrappers (docker, srun, kubectl, uv, numactl, bash -c) are not understood, only stepped over: the command begins at the
 word that starts a server. A YAML file of `--config` is read where it was given too. Flags that no server has are kept,
@@ -67,6 +67,9 @@ def parse_command(text: str, line: int = 1) -> LaunchCommand | None:
     if server is None:
         return None
     flags, positional, unreadable = _parse_flags(words[start:])
+    if not flags and len(positional) != 1:
+        # A sentence about a server.
+        return None
     model = flags.get("model") or flags.get("model-path") or flags.get("model_path") or (positional or [None])[0]
     return LaunchCommand(
         server, flags, _environment(words[:start]), model if isinstance(model, str) else None, line, tuple(unreadable)
@@ -98,7 +101,7 @@ def add_command(builder: ReadingBuilder, command: LaunchCommand) -> None:
 
 
 def _logical_lines(document: Document) -> Iterator[tuple[int, str]]:
-    """Lines joined at `\\`, and at a flag that begins the next line, as people paste them."""
+    """Lines joined at a backslash, and at a flag that begins the next line, as people paste them."""
     start, parts = 0, [""]
     for number, raw in document.lines:
         text = raw.strip().removeprefix("$ ").removeprefix("> ")
