@@ -104,10 +104,11 @@ def piece_calls(model: LlamaForCausalLM, rows: int) -> dict[str, Callable[[], ob
     config, shard = CONFIG, model.layers[0].attention.shard
     layers = list(model.layers)
     x_TD = torch.randn(rows, config.hidden_size)
-    heads = torch.randn(rows, shard.num_heads + shard.num_kv_heads, config.head_dim)
+    head_counts = (shard.num_heads, shard.num_kv_heads, shard.num_kv_heads)
+    packed = torch.randn(rows, sum(head_counts), config.head_dim)
     attended = torch.randn(rows, shard.num_heads * config.head_dim)
     inner_TI = torch.randn(rows, layers[0].mlp.size)
-    q, k, v = heads[:, : shard.num_heads], heads[:, shard.num_heads :], heads[:, shard.num_heads :]
+    q, k, v = packed.split(head_counts, 1)
     cache = KVCache(config.num_layers, 1, 512, shard.num_kv_heads, config.head_dim, torch.float32)
     positions = torch.arange(NUM_CACHED, NUM_CACHED + rows)
     angles = model.rope(positions, torch.float32)
@@ -123,7 +124,7 @@ def piece_calls(model: LlamaForCausalLM, rows: int) -> dict[str, Callable[[], ob
 
     return {
         "qkv": each(lambda i: layers[i].attention.qkv.forward(x_TD)),
-        "rotate": each(lambda i: rotate(heads, angles)),
+        "rotate": each(lambda i: rotate(packed, shard.num_heads + shard.num_kv_heads, angles)),
         "attend": attend,
         "output": each(lambda i: layers[i].attention.output.forward(attended)),
         "silu(gate) * up": each(lambda i: layers[i].mlp.gate_up.forward(x_TD)),

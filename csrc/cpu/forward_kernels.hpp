@@ -53,9 +53,9 @@ struct ForwardKernels {
   size_t num_lanes;
   // out[rows][num_outputs] = x[rows][num_inputs] * weight (+ bias); of a gated weight silu(gate) * up.
   void (*linear)(const PackedWeight& weight, const float* x, size_t num_rows, float* out);
-  // Every head turned by its row's angles: cos and signed sin are [rows][head_dim], out is contiguous.
-  void (*rotate)(const PackedRows& x, const float* cos, const float* sin, size_t num_rows, size_t num_heads,
-                 size_t head_dim, float* out);
+  // The first num_heads heads of every row turned in place by the row's angles: cos, signed sin [rows][head_dim].
+  void (*rotate)(float* x, size_t row_stride, const float* cos, const float* sin, size_t num_rows, size_t num_heads,
+                 size_t head_dim);
   // Attention of one request over the cache that already holds its new rows; out is [packed rows][heads][head size].
   void (*attend)(const CachedRequest& request, const AttentionShape& shape, const PackedRows& queries,
                  const LayerCache& cache, float* scratch, float* out);

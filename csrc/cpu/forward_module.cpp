@@ -10,6 +10,7 @@
 
 #include "packed_weight.hpp"
 #include "python_errors.hpp"
+#include "vocabulary.hpp"
 
 namespace nb = nanobind;
 
@@ -19,6 +20,7 @@ namespace {
 using Address = uintptr_t;
 
 float* floats_at(Address address) { return reinterpret_cast<float*>(address); }
+int64_t* ids_at(Address address) { return reinterpret_cast<int64_t*>(address); }
 
 const ForwardKernels& require_kernels(const std::string& simd) {
   const ForwardKernels* const kernels = find_forward_kernels(simd.c_str());
@@ -120,14 +122,22 @@ class PyKernels {
   }
 
   void rotate(Address x, size_t row_stride, Address cos, Address sin, size_t num_rows, size_t num_heads,
-              size_t head_dim, Address out) const {
-    kernels_.rotate({floats_at(x), row_stride}, floats_at(cos), floats_at(sin), num_rows, num_heads, head_dim,
-                    floats_at(out));
+              size_t head_dim) const {
+    kernels_.rotate(floats_at(x), row_stride, floats_at(cos), floats_at(sin), num_rows, num_heads, head_dim);
   }
 
   void arg_max(Address logits, size_t num_rows, size_t row_stride, size_t num_columns, size_t first_id,
                Address best) const {
     kernels_.arg_max(floats_at(logits), num_rows, row_stride, num_columns, first_id, floats_at(best));
+  }
+
+  void choose_best(Address best, size_t num_ranks, size_t num_rows, Address ids) const {
+    fastverify::choose_best(floats_at(best), num_ranks, num_rows, ids_at(ids));
+  }
+
+  void look_up(Address table, int64_t first_id, int64_t num_ids, size_t row_size, Address ids, size_t count,
+               Address out) const {
+    fastverify::look_up({floats_at(table), first_id, num_ids, row_size}, ids_at(ids), count, floats_at(out));
   }
 
  private:
@@ -157,7 +167,9 @@ NB_MODULE(_kernels, m) {
       .def_prop_ro("simd", &PyKernels::simd)
       .def("rms_norm", &PyKernels::rms_norm)
       .def("rotate", &PyKernels::rotate)
-      .def("arg_max", &PyKernels::arg_max);
+      .def("arg_max", &PyKernels::arg_max)
+      .def("choose_best", &PyKernels::choose_best)
+      .def("look_up", &PyKernels::look_up);
   nb::class_<PyLinear>(m, "PackedLinear")
       .def(nb::init<const std::string&, Address, Address, size_t, size_t, bool>(), nb::arg("simd"), nb::arg("weight"),
            nb::arg("bias"), nb::arg("num_outputs"), nb::arg("num_inputs"), nb::arg("is_gated"))

@@ -6,28 +6,28 @@
 namespace fastverify {
 namespace {
 
-// out = x * cos + other * sin, where `other` is the half of the head that each element turns with.
+// Both halves of a head: each element turns with its partner in the other half.
 template <class V>
-inline void rotate_half(const float* x, const float* other, const float* cos, const float* sin, size_t size,
-                        float* out) {
+inline void rotate_head(float* first, const float* cos, const float* sin, size_t half) {
+  float* const second = first + half;
   size_t i = 0;
-  for (; i + V::kLanes <= size; i += V::kLanes) {
-    const typename V::Reg scaled = V::multiply(V::load(x + i), V::load(cos + i));
-    V::store(out + i, V::fma(V::load(other + i), V::load(sin + i), scaled));
+  for (; i + V::kLanes <= half; i += V::kLanes) {
+    const typename V::Reg a = V::load(first + i), b = V::load(second + i);
+    V::store(first + i, V::fma(b, V::load(sin + i), V::multiply(a, V::load(cos + i))));
+    V::store(second + i, V::fma(a, V::load(sin + half + i), V::multiply(b, V::load(cos + half + i))));
   }
-  for (; i < size; ++i) out[i] = __builtin_fmaf(other[i], sin[i], x[i] * cos[i]);
+  for (; i < half; ++i) {
+    const float a = first[i], b = second[i];
+    first[i] = __builtin_fmaf(b, sin[i], a * cos[i]);
+    second[i] = __builtin_fmaf(a, sin[half + i], b * cos[half + i]);
+  }
 }
 
 template <class V>
-void rotate_heads(const PackedRows& x, const float* cos, const float* sin, size_t num_rows, size_t num_heads,
-                  size_t head_dim, float* out) {
-  const size_t half = head_dim / 2;
-  for (size_t row = 0; row < num_rows; ++row, cos += head_dim, sin += head_dim) {
-    const float* head = x.data + row * x.row_stride;
-    for (size_t h = 0; h < num_heads; ++h, head += head_dim, out += head_dim) {
-      rotate_half<V>(head, head + half, cos, sin, half, out);
-      rotate_half<V>(head + half, head, cos + half, sin + half, half, out + half);
-    }
+void rotate_heads(float* x, size_t row_stride, const float* cos, const float* sin, size_t num_rows, size_t num_heads,
+                  size_t head_dim) {
+  for (size_t row = 0; row < num_rows; ++row, x += row_stride, cos += head_dim, sin += head_dim) {
+    for (size_t head = 0; head < num_heads; ++head) rotate_head<V>(x + head * head_dim, cos, sin, head_dim / 2);
   }
 }
 

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from fastverify.models import kernels
+from fastverify.models.rope import rotate
 
 _kernels = pytest.importorskip("fastverify.models._kernels")
 SIMD = _kernels.list_simd()
@@ -84,15 +85,34 @@ def test_a_row_has_the_same_bits_in_every_call_and_set(gated: bool, is_bfloat16:
 
 
 @pytest.mark.parametrize("head_dim", [2, 8, 32, 80])
-@torch.inference_mode()
-def test_rotation_of_strided_heads(head_dim: int, simd: str) -> None:
+def test_rotation_of_some_heads(head_dim: int, simd: str) -> None:
     torch.manual_seed(head_dim)
-    heads = torch.randn(4, 5, head_dim)[:, 1:4]
-    cos, sin = torch.randn(2, 4, 1, head_dim).unbind(0)
-    expected = heads * cos + heads.roll(head_dim // 2, -1) * sin
-    native = kernels.kernels_for(heads)
+    heads, angles = torch.randn(4, 5, head_dim), torch.randn(2, 4, 1, head_dim).unbind(0)
+    expected = rotate(heads, 3, angles)
+    with torch.no_grad():
+        torch.testing.assert_close(rotate(heads, 3, angles), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_columns", [1, 7, 16, 100])
+@torch.no_grad()
+def test_arg_max_takes_the_lowest_of_equals(num_columns: int, simd: str) -> None:
+    torch.manual_seed(num_columns)
+    logits = torch.randint(-3, 3, (50, num_columns)).float()
+    logits[0] = -torch.inf
+    native = kernels.kernels_for(logits)
     assert native is not None
-    torch.testing.assert_close(kernels.rotate(native, heads, cos, sin), expected, rtol=1e-6, atol=1e-6)
+    best_T2 = kernels.arg_max(native, logits, first_id=1000)
+    values, ids = logits.max(-1)
+    lowest = (logits == values[:, None]).int().argmax(-1)
+    assert torch.equal(best_T2, torch.stack((values, lowest + 1000.0), -1))
+
+
+@torch.no_grad()
+def test_best_of_the_ranks_is_the_first_of_equals(simd: str) -> None:
+    best_RT2 = torch.tensor([[[1.0, 3.0], [2.0, 4.0], [-torch.inf, 0.0]], [[1.0, 9.0], [5.0, 8.0], [-7.0, 7.0]]])
+    native = kernels.kernels_for(best_RT2)
+    assert native is not None
+    assert kernels.choose_best(native, best_RT2).tolist() == [3, 8, 7]
 
 
 @pytest.mark.parametrize("size", [1, 33, 320])

@@ -23,6 +23,7 @@ from fastverify.engine.target_runner import TargetRunner
 from fastverify.errors import ConfigError
 from fastverify.model_config import Eagle3Config, ModelConfig, read_eagle3_config, read_model_config
 from fastverify.models.eagle3 import Eagle3Head
+from fastverify.models.kernels import describe_kernels
 from fastverify.models.linear import pack_linears
 from fastverify.models.llama import LlamaForCausalLM
 from fastverify.models.weights import load_draft, load_target
@@ -72,6 +73,7 @@ def describe(config: EngineConfig, communicator: Communicator) -> dict[str, Any]
             "comm_backend": communicator.backend_name,
             "choice_reason": communicator.choice_reason,
             "fuse_rmsnorm": communicator.fuse_rmsnorm,
+            "kernels": describe_kernels(_DTYPES[config.dtype]),
         },
         "model": asdict(model_config),
     }

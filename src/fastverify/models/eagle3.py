@@ -110,7 +110,7 @@ class Eagle3Head(nn.Module):
 
     def to_target_ids(self, draft_ids: torch.Tensor) -> torch.Tensor:
         """Target vocabulary ids of draft vocabulary ids."""
-        return draft_ids + self.d2t[draft_ids]
+        return draft_ids + self.d2t.take(draft_ids)
 
     @property
     def num_local_heads(self) -> int:

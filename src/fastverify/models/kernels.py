@@ -73,18 +73,34 @@ def rms_norm(kernels: _kernels.Kernels, x: torch.Tensor, weight: torch.Tensor, e
     return out
 
 
-def rotate(kernels: _kernels.Kernels, x_Thd: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
-    """Every head of `x_Thd` turned by its row's angles; the heads of a row are contiguous."""
-    num_rows, num_heads, head_dim = x_Thd.shape
-    out = torch.empty(num_rows, num_heads, head_dim)
-    kernels.rotate(
-        x_Thd.data_ptr(),
-        x_Thd.stride(0),
-        cos.data_ptr(),
-        signed_sin.data_ptr(),
-        num_rows,
-        num_heads,
-        head_dim,
-        out.data_ptr(),
-    )
+def rotate_(
+    kernels: _kernels.Kernels, heads: torch.Tensor, num_rotated: int, cos: torch.Tensor, sin: torch.Tensor
+) -> None:
+    """Turn the first `num_rotated` of the heads [T, heads, d] in place; `heads` is contiguous."""
+    num_rows, _, head_dim = heads.shape
+    kernels.rotate(heads.data_ptr(), heads.stride(0), cos.data_ptr(), sin.data_ptr(), num_rows, num_rotated, head_dim)
+
+
+def look_up(kernels: _kernels.Kernels, table: torch.Tensor, first_id: int, ids_T: torch.Tensor) -> torch.Tensor:
+    """Rows [T, D] of a table that begins at `first_id`, zeros for ids that it does not hold."""
+    num_ids, row_size = table.shape
+    num_rows = ids_T.shape[0]
+    out = torch.empty(num_rows, row_size)
+    kernels.look_up(table.data_ptr(), first_id, num_ids, row_size, ids_T.data_ptr(), num_rows, out.data_ptr())
     return out
+
+
+def arg_max(kernels: _kernels.Kernels, logits: torch.Tensor, first_id: int) -> torch.Tensor:
+    """[T, 2]: the largest value of each row, and its column + `first_id`, the lowest of equals, as float32."""
+    num_rows, num_columns = logits.shape
+    best_T2 = torch.empty(num_rows, 2)
+    kernels.arg_max(logits.data_ptr(), num_rows, num_columns, num_columns, first_id, best_T2.data_ptr())
+    return best_T2
+
+
+def choose_best(kernels: _kernels.Kernels, best_RT2: torch.Tensor) -> torch.Tensor:
+    """Id [T] of the largest value of each row over the ranks, the first rank's of equals."""
+    num_ranks, num_rows, _ = best_RT2.shape
+    ids_T = torch.empty(num_rows, dtype=torch.int64)
+    kernels.choose_best(best_RT2.data_ptr(), num_ranks, num_rows, ids_T.data_ptr())
+    return ids_T

@@ -35,6 +35,7 @@ class SelfAttention(nn.Module):
         self.eps = config.rms_norm_eps
         self.shard = shard_heads(config.num_heads, config.num_kv_heads, communicator.rank, communicator.world_size)
         self.num_heads, self.num_rotated = self.shard.num_heads, self.shard.num_heads + self.shard.num_kv_heads
+        self.head_counts = (self.num_heads, self.shard.num_kv_heads, self.shard.num_kv_heads)
         self.qkv = Linear(
             num_inputs, (self.num_rotated + self.shard.num_kv_heads) * self.head_dim, bias=config.qkv_bias
         )
@@ -46,18 +47,15 @@ class SelfAttention(nn.Module):
         """This rank's partial sum [T, D] of the attention output."""
         num_rows = x_TD.shape[0]
         heads_Thd = self.qkv.forward(x_TD).view(num_rows, -1, self.head_dim)
-        q_and_k = heads_Thd[:, : self.num_rotated]
         if self.q_norm is not None and self.k_norm is not None:
-            q_and_k = self._normed(q_and_k, self.q_norm, self.k_norm)
-        q_and_k = rotate(q_and_k, angles)
-        q_THd, k_TKd = q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :]
-        out_THd = attention.attend(self.layer, q_THd, k_TKd, heads_Thd[:, self.num_rotated :])
+            heads_Thd = self._normed(heads_Thd, self.q_norm, self.k_norm)
+        q_THd, k_TKd, v_TKd = rotate(heads_Thd, self.num_rotated, angles).split(self.head_counts, 1)
+        out_THd = attention.attend(self.layer, q_THd, k_TKd, v_TKd)
         return self.output.forward(out_THd.reshape(num_rows, -1))
 
-    def _normed(self, q_and_k: torch.Tensor, q_norm: torch.Tensor, k_norm: torch.Tensor) -> torch.Tensor:
-        q_THd = rms_norm(q_and_k[:, : self.num_heads], q_norm, self.eps)
-        k_TKd = rms_norm(q_and_k[:, self.num_heads :], k_norm, self.eps)
-        return torch.cat((q_THd, k_TKd), 1)
+    def _normed(self, heads_Thd: torch.Tensor, q_norm: torch.Tensor, k_norm: torch.Tensor) -> torch.Tensor:
+        q_THd, k_TKd, v_TKd = heads_Thd.split(self.head_counts, 1)
+        return torch.cat((rms_norm(q_THd, q_norm, self.eps), rms_norm(k_TKd, k_norm, self.eps), v_TKd), 1)
 
     def slots(self, prefix: str) -> Slots:
         """Places of the tensors that a checkpoint calls `prefix`q_proj and so on."""

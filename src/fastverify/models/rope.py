@@ -46,13 +46,16 @@ class Rope(nn.Module):
         return cos_T1d.to(dtype), sin_T1d.to(dtype)
 
 
-def rotate(x_Thd: torch.Tensor, angles: Angles) -> torch.Tensor:
-    """Every head of `x_Thd`, contiguous in each row, turned by its row's angles."""
+def rotate(heads_Thd: torch.Tensor, num_rotated: int, angles: Angles) -> torch.Tensor:
+    """The first `num_rotated` heads turned by their row's angles, the rest as they are. May overwrite its input."""
     cos_T1d, sin_T1d = angles
-    native = kernels.kernels_for(x_Thd)
+    native = kernels.kernels_for(heads_Thd)
     if native is not None:
-        return kernels.rotate(native, x_Thd, cos_T1d, sin_T1d)
-    return torch.addcmul(x_Thd * cos_T1d, x_Thd.roll(x_Thd.shape[-1] // 2, -1), sin_T1d)
+        kernels.rotate_(native, heads_Thd, num_rotated, cos_T1d, sin_T1d)
+        return heads_Thd
+    x_Thd, rest_Thd = heads_Thd.split((num_rotated, heads_Thd.shape[1] - num_rotated), 1)
+    rotated_Thd = torch.addcmul(x_Thd * cos_T1d, x_Thd.roll(x_Thd.shape[-1] // 2, -1), sin_T1d)
+    return torch.cat((rotated_Thd, rest_Thd), 1)
 
 
 def inverse_frequencies(config: ModelConfig) -> torch.Tensor:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fastverify.errors import UnsupportedError
+from fastverify.models import kernels
 from fastverify.models.linear import Linear
 from fastverify.models.sharding import Slots, local_size, local_span, part
 
@@ -34,6 +35,9 @@ class VocabParallelEmbedding(nn.Module):
 
     def forward(self, token_ids_T: torch.Tensor) -> torch.Tensor:
         """This rank's partial sum [T, D]."""
+        native = kernels.kernels_for(self.weight)
+        if native is not None:
+            return kernels.look_up(native, self.weight, self.span.start, token_ids_T)
         if self.is_full:
             return F.embedding(token_ids_T, self.weight)
         local_ids_T = token_ids_T - self.span.start
@@ -76,9 +80,13 @@ class VocabParallelHead(Linear):
 
     def greedy(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """Id [T] of the largest logit, the lowest of equals; gathers two numbers per row and rank."""
-        values_T, ids_T = self.local_logits(hidden_TD).max(-1)
-        if self.communicator.world_size == 1:
-            return ids_T
+        logits = self.local_logits(hidden_TD)
+        native = kernels.kernels_for(logits)
+        if native is not None:
+            return kernels.choose_best(
+                native, self.communicator.all_gather(kernels.arg_max(native, logits, self.span.start))
+            )
+        values_T, ids_T = logits.max(-1)
         best_T2 = torch.stack((values_T.float(), (ids_T + self.span.start).float()), -1)
         values_RT, ids_RT = self.communicator.all_gather(best_T2).unbind(-1)
         return ids_RT.gather(0, values_RT.argmax(0, keepdim=True))[0].long()
