@@ -72,6 +72,8 @@ class CollectiveModel:
 
     table: AllReduceTable
     reference: Knobs
+    norm_us: Prior = priors.NORM_US
+    """What one separate norm takes on this kind of machine."""
 
     def pass_ms(
         self, calls: Iterable[Calls], knobs: Knobs, *, compute_ms: float, size_factor: float = 1.0
@@ -132,7 +134,7 @@ class CollectiveModel:
         fused = self.table.latency_us(self.reference.comm_backend, num_bytes, fused=True)
         if alone is None or fused is None:
             return 0.0
-        return min(max(fused.mid - alone.mid, 0.0), priors.NORM_US.value.mid)
+        return min(max(fused.mid - alone.mid, 0.0), self.norm_us.value.mid)
 
     def _call_us(self, item: Calls, knobs: Knobs, num_bytes: float, gap_us: float) -> tuple[Interval, set[Prior]]:
         if knobs.comm_backend == self.reference.comm_backend:

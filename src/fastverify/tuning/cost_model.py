@@ -66,6 +66,7 @@ class CostModel:
         *,
         noise: float = DEFAULT_NOISE,
         acceptance: Acceptance | None = None,
+        norm_us: Prior = priors.NORM_US,
     ) -> None:
         if set(measurement.arms) < {"plain", "speculative"}:
             raise ConfigError(
@@ -76,7 +77,7 @@ class CostModel:
         self.noise = noise
         plain_arm, arm = measurement.arms["plain"], measurement.arms["speculative"]
         self._plain_cost, self._cost = cost_of_arm(plain_arm), cost_of_arm(arm)
-        collectives = CollectiveModel(table, self.reference)
+        collectives = CollectiveModel(table, self.reference, norm_us)
         self._plain = PlainCycle(
             self._plain_cost, plain_arm.collectives, collectives, level=_level(self._plain_cost, plain_arm)
         )
@@ -90,16 +91,22 @@ class CostModel:
         )
         self.acceptance = acceptance or Acceptance.measured(measurement)
 
-    def predict(self, changes: Mapping[str, Setting]) -> Prediction:
-        """Both arms after these changes to the measured settings, all at once."""
+    def predict(
+        self, changes: Mapping[str, Setting], phase_factors: Mapping[str, Interval] | None = None
+    ) -> Prediction:
+        """Both arms after these changes to the measured settings, all at once.
+
+        `phase_factors` scale phases by what no setting of the model stands for, such as expert parallelism.
+        """
+        factors = phase_factors or {}
         settings = merge_settings(self.settings, changes)
         knobs = Knobs.from_settings(settings)
         used: set[Prior] = set()
-        plain = _arm(Interval.exact(1.0), self._plain.phases_ms(knobs, used))
+        plain = _arm(Interval.exact(1.0), _scaled(self._plain.phases_ms(knobs, used), factors))
         speculative = None
         if knobs.drafter != "none":
             accept_length = self.accept_length(knobs, used)
-            speculative = _arm(accept_length, self._speculative.phases_ms(knobs, used))
+            speculative = _arm(accept_length, _scaled(self._speculative.phases_ms(knobs, used), factors))
         noise = Interval(low=1.0 - self.noise, mid=1.0, high=1.0 + self.noise)
         served = speculative or plain
         return Prediction(
@@ -167,6 +174,10 @@ def _arm(accept_length: Interval, phases_ms: Mapping[str, Interval]) -> ArmPredi
         accept_length=accept_length,
         phases_ms=phases_ms,
     )
+
+
+def _scaled(phases_ms: Mapping[str, Interval], factors: Mapping[str, Interval]) -> dict[str, Interval]:
+    return {phase: ms * factors[phase] if phase in factors else ms for phase, ms in phases_ms.items()}
 
 
 def _drafts_alike(knobs: Knobs, reference: Knobs) -> bool:

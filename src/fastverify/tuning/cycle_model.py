@@ -42,8 +42,8 @@ class PassModel:
         calls, num_moved_norms = self._collectives.with_fusion(self._calls, knobs, fusable_share=TARGET_FUSABLE_SHARE)
         norms_ms = ZERO
         if num_moved_norms:
-            used.add(priors.NORM_US)
-            norms_ms = priors.NORM_US.value.scaled(-num_moved_norms / US_PER_MS)
+            used.add(self._collectives.norm_us)
+            norms_ms = self._collectives.norm_us.value.scaled(-num_moved_norms / US_PER_MS)
         phases = {
             "all_reduce": (
                 [call for call in self._calls if not call.is_gather],
@@ -203,8 +203,8 @@ class SpeculativeCycle:
             _exchanged(calls, knobs, reference), knobs, fusable_share=DRAFT_FUSABLE_SHARE
         )
         if num_moved_norms:
-            used.add(priors.NORM_US)
-            compute = (compute - priors.NORM_US.value.scaled(num_moved_norms / US_PER_MS)).at_least(0.0)
+            used.add(self._collectives.norm_us)
+            compute = (compute - self._collectives.norm_us.value.scaled(num_moved_norms / US_PER_MS)).at_least(0.0)
         ms, assumed = self._collectives.pass_ms(fused, knobs, compute_ms=compute.mid, size_factor=size_factor)
         used |= assumed
         return compute + ms
