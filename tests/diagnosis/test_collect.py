@@ -116,4 +116,4 @@ def test_standard_input_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_trace_is_told_where_to_go():
     result = collected(trace=json.dumps({"traceEvents": [], "schemaVersion": 1}))
-    assert "fastverify profile" in result.unknown[0].reason
+    assert "give it as a file" in result.unknown[0].reason

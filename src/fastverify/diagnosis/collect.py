@@ -17,16 +17,27 @@ from pydantic import ValidationError
 from fastverify.diagnosis.evidence import Evidence
 from fastverify.diagnosis.inputs import UnknownFile, read_inputs
 from fastverify.diagnosis.paired_rates import arms_of, evidence_of_rates
-from fastverify.diagnosis.readers import env_dump, launch_command, own_records, server_info, sglang_log, vllm_log
+from fastverify.diagnosis.readers import (
+    env_dump,
+    launch_command,
+    own_records,
+    server_info,
+    sglang_log,
+    trace_profile,
+    vllm_log,
+)
 from fastverify.diagnosis.readers.document import Document
 from fastverify.diagnosis.readers.reading import Reading, number
+from fastverify.diagnosis.readers.trace_profile import read_trace_files
 from fastverify.diagnosis.reported import LaunchFacts, LogFacts, MachineFacts, ModelFacts, ReportedFacts
 from fastverify.diagnosis.sniff import is_facts_file, read_facts, read_text, unknown_reason
+from fastverify.errors import TraceFormatError
 
 # What outranks what for the same fact; kinds that are not here come last, in the order given.
 RANKS = (
     server_info.KIND,
     own_records.MEASUREMENT_KIND,
+    trace_profile.KIND,
     sglang_log.KIND,
     vllm_log.KIND,
     launch_command.KIND,
@@ -59,13 +70,26 @@ class Collected:
 
 def collect(paths: Sequence[str | Path]) -> Collected:
     """Read files, folders or `-`. Raises ConfigError for a missing path and for a wrong facts file."""
-    documents, unknown = read_inputs(paths)
-    return collect_documents(documents, unknown)
-
-
-def collect_documents(documents: Iterable[Document], unknown: Iterable[UnknownFile] = ()) -> Collected:
-    """Read documents that are in memory."""
+    inputs = read_inputs(paths)
     readings: list[Reading] = []
+    for files in inputs.traces:
+        try:
+            reading = read_trace_files(files)
+        except TraceFormatError as error:
+            inputs.unknown += [UnknownFile(str(file), str(error)) for file in files]
+            continue
+        if reading.evidence:
+            readings.append(reading)
+        else:
+            inputs.unknown += [UnknownFile(str(file), " ".join(reading.notes)) for file in files]
+    return collect_documents(inputs.documents, inputs.unknown, readings)
+
+
+def collect_documents(
+    documents: Iterable[Document], unknown: Iterable[UnknownFile] = (), more: Iterable[Reading] = ()
+) -> Collected:
+    """Read documents that are in memory, and join them with readings that exist."""
+    readings = list(more)
     written: list[dict[str, Any]] = []
     lost = list(unknown)
     notes: list[str] = []

@@ -6,10 +6,14 @@ is a typing mistake. Folders are walked without following links.
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastverify.diagnosis.readers.document import MAX_BYTES, Document, document_of, read_document
@@ -18,6 +22,9 @@ from fastverify.errors import ConfigError
 # Arbitrary: what a person gathers for a report is a few dozen files.
 MAX_FILES = 400
 STDIN = "-"
+# Where a file's name says which rank it is of: `rank3`, `TP-3`, and torch's nanoseconds.
+_RANK = re.compile(r"rank\d+|TP-\d+|\.\d{12,}\.")
+_HEAD_BYTES = 1 << 16
 STDIN_NAME = "standard input"
 
 
@@ -29,19 +36,49 @@ class UnknownFile:
     reason: str
 
 
-def read_inputs(paths: Sequence[str | Path]) -> tuple[list[Document], list[UnknownFile]]:
-    """Documents of all paths; `-` is standard input. Raises ConfigError for a path that does not exist."""
-    documents: list[Document] = []
-    unknown: list[UnknownFile] = []
+@dataclass
+class Inputs:
+    """`traces` are the profiler files of one run each, one file per rank."""
+
+    documents: list[Document] = field(default_factory=list)
+    traces: list[list[Path]] = field(default_factory=list)
+    unknown: list[UnknownFile] = field(default_factory=list)
+
+
+def read_inputs(paths: Sequence[str | Path]) -> Inputs:
+    """Everything below the paths; `-` is standard input. Raises ConfigError for a path that does not exist."""
+    inputs = Inputs()
+    traces: dict[str, list[Path]] = {}
     for count, (path, source) in enumerate(_files(paths)):
         if count >= MAX_FILES:
-            unknown.append(UnknownFile(source, f"only the first {MAX_FILES} files are read"))
+            inputs.unknown.append(UnknownFile(source, f"only the first {MAX_FILES} files are read"))
             continue
         try:
-            documents.append(_read_stdin() if source == STDIN_NAME else read_document(path, source))
+            if source == STDIN_NAME:
+                inputs.documents.append(document_of(sys.stdin.buffer.read(2 * MAX_BYTES), STDIN_NAME))
+            elif is_trace_file(path):
+                traces.setdefault(_RANK.sub("", source), []).append(path)
+            else:
+                inputs.documents.append(read_document(path, source))
         except ConfigError as error:
-            unknown.append(UnknownFile(source, str(error)))
-    return documents, unknown
+            inputs.unknown.append(UnknownFile(source, str(error)))
+    inputs.traces = list(traces.values())
+    return inputs
+
+
+def is_trace_file(path: Path) -> bool:
+    """Whether a file is of a profiler, by the first words that torch writes; the file is not read further."""
+    if ".json" not in path.name or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            with gzip.open(raw) if packed else nullcontext(raw) as stream:
+                head = stream.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return False
+    return b'"traceEvents"' in head or (b'"schemaVersion"' in head and b'"deviceProperties"' in head)
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str]]:
@@ -62,7 +99,3 @@ def _walk(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder, followlinks=False):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent) / name for name in sorted(names))
-
-
-def _read_stdin() -> Document:
-    return document_of(sys.stdin.buffer.read(2 * MAX_BYTES), STDIN_NAME)

@@ -21,6 +21,7 @@ from fastverify.diagnosis.readers.server_config import read_server_config
 from fastverify.diagnosis.readers.sglang_log import read_sglang_log
 from fastverify.diagnosis.readers.software import read_software, read_variables
 from fastverify.diagnosis.readers.topology import read_topology
+from fastverify.diagnosis.readers.trace_profile import read_profile
 from fastverify.diagnosis.readers.vllm_log import read_vllm_log
 from fastverify.diagnosis.reported import ReportedFacts
 
@@ -29,6 +30,7 @@ FACTS_KIND = "facts file"
 JSON_READERS: tuple[Reader, ...] = (
     server_info.read_server_info,
     own_records.read_measurement,
+    read_profile,
     own_records.read_bench_record,
     model_json.read_model_json,
     bench_json.read_bench_json,
@@ -83,9 +85,11 @@ def unknown_reason(document: Document) -> str:
     if not document.text.strip():
         return "it is empty"
     if isinstance(value, dict) and "traceEvents" in value or '"traceEvents"' in document.text[:100_000]:
-        return "it is a profiler trace: `fastverify profile` reads it"
+        return "it is a profiler trace: give it as a file, not inside other text"
     if isinstance(value, dict):
         return f"JSON of an unknown kind, with the keys {', '.join(list(map(str, value))[:5])}"
+    if isinstance(value, list):
+        return "a JSON list of an unknown kind"
     if document.text.lstrip().startswith(("{", "[")):
         return "it starts like JSON, but is cut or damaged"
     return "no line of a known log, command, benchmark, metrics page or dump"

@@ -107,7 +107,7 @@ def _batch(table: Table) -> int:
 
 
 def _positions(table: Table) -> tuple[float, ...]:
-    shares = []
+    shares: list[float] = []
     while f"Position {len(shares)}" in table:
         share = number(table[f"Position {len(shares)}"][1])
         if share is None or not 0 <= share <= 100:

@@ -70,9 +70,14 @@ def parse_command(text: str, line: int = 1) -> LaunchCommand | None:
     if not flags and len(positional) != 1:
         # A sentence about a server.
         return None
-    model = flags.get("model") or flags.get("model-path") or flags.get("model_path") or (positional or [None])[0]
+    model = flags.get("model") or flags.get("model-path") or flags.get("model_path") or (positional or [""])[0]
     return LaunchCommand(
-        server, flags, _environment(words[:start]), model if isinstance(model, str) else None, line, tuple(unreadable)
+        server,
+        flags,
+        _environment(words[:start]),
+        model if isinstance(model, str) and model else None,
+        line,
+        tuple(unreadable),
     )
 
 

@@ -51,7 +51,9 @@ def add_server_info(builder: ReadingBuilder, info: Mapping[str, Any], document: 
 
 def _states(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     states = info.get("internal_states")
-    found = [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
+    found: list[Mapping[str, Any]] = []
+    if isinstance(states, list):
+        found = [state for state in states if isinstance(state, dict)]
     return found or [info]
 
 
