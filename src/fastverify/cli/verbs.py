@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 VERBS = {
     "demo": ("demo", "demo"),
     "profile": ("profile", "profile"),
+    "diagnose": ("diagnose", "diagnose"),
     "plan": ("plan", "plan"),
     "tune": ("tune", "tune"),
     "status": ("status", "status"),

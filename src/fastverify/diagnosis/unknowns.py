@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 from fastverify.diagnosis.report import Report
 
 
+_ACCEPT_LENGTH_PLACES = 'SGLang: "accept len" of the decode lines; vLLM: 1 + accepted / drafts of the metrics page'
+
+
 class Unknown(BaseModel):
     """A name of the facts file, what it would decide, and where to find it."""
 
@@ -17,11 +20,14 @@ class Unknown(BaseModel):
     name: str
     decides: str
     needs: str
+    arm: str | None = None
+    """The arm that lacks it; None for the main arm and the report as a whole."""
 
 
 def unknowns_of(report: Report) -> tuple[Unknown, ...]:
-    """Everything that the main arm lacks and that would change what can be said."""
-    return tuple(_rates(report)) + tuple(_anatomy(report)) + tuple(_communication(report))
+    """Everything that is missing and would change what can be said."""
+    parts = (_rates(report), _anatomy(report), _communication(report), _other_arms(report))
+    return tuple(unknown for part in parts for unknown in part)
 
 
 def _rates(report: Report) -> Iterator[Unknown]:
@@ -42,7 +48,7 @@ def _rates(report: Report) -> Iterator[Unknown]:
         yield Unknown(
             name="accept_length",
             decides="whether the drafts are poor or the cycle is long",
-            needs='SGLang: "accept len" of the decode lines; vLLM: 1 + accepted / drafts of the metrics page',
+            needs=_ACCEPT_LENGTH_PLACES,
         )
 
 
@@ -84,3 +90,14 @@ def _communication(report: Report) -> Iterator[Unknown]:
         yield Unknown(
             name="num_verify_tokens", decides="the message size of a verify pass", needs="the speculative settings"
         )
+
+
+def _other_arms(report: Report) -> Iterator[Unknown]:
+    for arm in report.arms:
+        if arm is not report.main_arm and arm.speedup is not None and arm.accept_length is None:
+            yield Unknown(
+                name="accept_length",
+                decides="whether its drafts are poor or its cycle is long",
+                needs=_ACCEPT_LENGTH_PLACES,
+                arm=arm.name,
+            )

@@ -19,6 +19,7 @@ from fastverify.tuning import priors
 from fastverify.tuning.catalogue.entry import SERVERS, CatalogueEntry, Kind, Risk, catalogue_of
 from fastverify.tuning.catalogue.gating import refusal_of, remarks_of
 from fastverify.tuning.cost_model import DEFAULT_NOISE, CostModel, Prediction
+from fastverify.tuning.knobs import Knobs, merge_settings
 from fastverify.tuning.machine_table import BackendShare
 from fastverify.tuning.plan import Assumption, PredictedEffect
 from fastverify.tuning.server_baseline import Baseline, baseline_of
@@ -92,7 +93,7 @@ def plan_for_server(report: Report, answer: Answer) -> ServerPlan | None:
     baseline = baseline_of(report, _relative_backends(entries))
     model = _model(baseline)
     predictions = {entry.id: _predict(entry, model) for entry in entries}
-    experiments = [_experiment(entry, predictions[entry.id], report, answer) for entry in entries]
+    experiments = [_experiment(entry, predictions[entry.id], report, answer, model) for entry in entries]
     ranked = sorted(experiments, key=lambda entry: (entry.refusal is not None, -entry.score))
     return ServerPlan(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -141,7 +142,11 @@ def _predict(entry: CatalogueEntry, model: CostModel | None) -> Prediction | Non
 
 
 def _experiment(
-    entry: CatalogueEntry, prediction: Prediction | None, report: Report, answer: Answer
+    entry: CatalogueEntry,
+    prediction: Prediction | None,
+    report: Report,
+    answer: Answer,
+    model: CostModel | None,
 ) -> ServerExperiment:
     follows_from = tuple(dict.fromkeys(f.rule for f in answer.findings if entry.id in f.experiments))
     return ServerExperiment(
@@ -159,13 +164,22 @@ def _experiment(
         probability=entry.probability,
         predicted=PredictedEffect.of(prediction) if prediction is not None else None,
         score=_score(entry, prediction, bool(follows_from)),
-        refusal=refusal_of(entry, report),
+        refusal=refusal_of(entry, report) or _already(entry, model),
         remarks=remarks_of(entry, report),
         follows_from=follows_from,
         engagement=entry.engagement,
         undo=entry.undo,
         source=entry.source,
     )
+
+
+def _already(entry: CatalogueEntry, model: CostModel | None) -> str | None:
+    """Refusal of an entry whose settings are the present ones."""
+    knobs = _knobs(entry)
+    if model is None or not knobs or entry.effect.phase_factors:
+        return None
+    is_same = Knobs.from_settings(merge_settings(model.settings, knobs)) == model.reference
+    return "these are the present settings" if is_same else None
 
 
 def _score(entry: CatalogueEntry, prediction: Prediction | None, is_named: bool) -> float:
