@@ -29,14 +29,14 @@ SKEW = Prior(
     "skew",
     _interval(0.0, 0.06, 0.25),
     "a rank waits for the other at every collective for this share of the compute between two collectives",
-    "measured on 2 CPU ranks: 14 us per all-reduce in the engine, 4 us in the benchmark, 230 us of compute between",
+    "provisional: one launch on 2 busy cores, 14 us per shm all-reduce with 230 us of compute between",
     "a trial with the new backend",
 )
 COMPUTE_RELIEF = Prior(
     "compute_relief",
     _interval(0.6, 0.72, 0.95),
     "compute takes this share of its time once ranks no longer sleep in gloo, whose threads share their cores",
-    "measured on 2 CPU ranks on 2 cores: a plain pass computes 6.1 ms between gloo calls, 4.1 ms between shm calls",
+    "provisional: 2 busy cores, 6.1 ms of compute per plain pass with gloo, 4.1 ms with shm, in separate launches",
     "a trial with the new backend",
 )
 NO_ROW = Prior(
@@ -57,7 +57,7 @@ NORM_US = Prior(
     "norm_us",
     _interval(8.0, 18.0, 40.0),
     "one separate residual add and RMSNorm, in microseconds",
-    "seven eager tensor operations of 1 to 6 us each on a CPU",
+    "estimate: seven eager tensor operations of 1 to 6 us each on a CPU",
     "a trial of comm.fused_norm",
 )
 GPU_NORM_US = Prior(
@@ -78,7 +78,7 @@ CHOICE_SHARE = Prior(
     "choice_share",
     _interval(0.15, 0.3, 0.5),
     "part of a draft step's compute that chooses the token (logits and arg-max), the rest is the layer",
-    "one matrix of a vocabulary of 4096 against one layer of the draft model, both short",
+    "estimate: one matrix of a vocabulary of 4096 against one layer of the draft model, both short",
     "a trial with another number of draft steps",
 )
 EXTEND_TO_DRAFT = Prior(

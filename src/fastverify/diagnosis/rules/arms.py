@@ -122,7 +122,7 @@ def _without_costs(report: Report, arm: ArmReading) -> Iterator[Finding]:
             title=f"Acceptance length {length:.2f}: a verify pass yields little more than a plain step.",
             numbers={"accept_length": length},
             threshold=1.2,
-            threshold_source="field reports: published cases below it never paid",
+            threshold_source="rule R-AL of the field reports, without a derivation",
             confidence="medium",
             evidence=report.evidence_named("accept_length"),
             next="Check that the draft model belongs to this target and that prompts are real text; then train it on.",

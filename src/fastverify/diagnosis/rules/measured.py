@@ -35,7 +35,7 @@ class Facts:
         return tuple(item for item in self.evidence if item.name in names)
 
 
-# Source: rule R-AL of the field reports, where published cases with less never paid.
+# Source: rule R-AL of the field reports' catalogue, which gives these numbers without a derivation.
 MIN_ACCEPT_LENGTH = 1.2
 MIN_FIRST_ACCEPTANCE = 0.4
 # Arbitrary: at this share a free all-reduce would make the verify pass 1.4 times faster, more than any other knob.
@@ -87,7 +87,7 @@ def low_acceptance(facts: Facts) -> Finding | None:
         title=title,
         numbers=numbers,
         threshold=threshold,
-        threshold_source="field reports: published cases below it never paid",
+        threshold_source="rule R-AL of the field reports, without a derivation",
         confidence="high" if first is not None else "medium",
         evidence=facts.evidence_named("accept_length", "correct_drafts_per_position"),
         next="Check that the draft model belongs to this target and that prompts are real text; then train it further.",
