@@ -99,13 +99,13 @@ def _sglang_step(match: re.Match[str]) -> SpanMeaning | None:
     if kind is None:
         return None
     batch, tokens = _field(match["fields"], "bs"), _field(match["fields"], "toks")
+    generated = _field(match["fields"], "g_sq")
+    if match["mode"] == "DECODE" and generated and batch and generated > batch:
+        kind, tokens = PassKind.VERIFY, generated
+    elif match["mode"] == "DECODE" and tokens is None:
+        tokens = batch
     if match["draft"]:
         kind, phase = PassKind.DRAFT, phase or "draft"
-    generated = _field(match["fields"], "g_sq")
-    if kind is PassKind.PLAIN and generated and batch and generated > batch:
-        kind, tokens = PassKind.VERIFY, generated
-    if kind is PassKind.PLAIN and tokens is None:
-        tokens = batch
     return SpanMeaning(kind, "SGLang", batch, tokens, phase)
 
 
