@@ -212,7 +212,6 @@ bool Scanner::read_one_event() {
     if (found != Found::kDone || (event.ts.empty() && event.table != Table::kSkip)) {
       notes_ = before;
       const bool is_cut = is_final_ && found == Found::kNeedMore;
-      ++p_;
       return get_lost(is_cut ? "event cut off" : "event that cannot be read");
     }
     add_fault(event.lacks_end ? "brace missing" : "quote or comma wrong inside an event", p_);
@@ -263,8 +262,9 @@ bool Scanner::step_after() {
   return get_lost("text behind the end of the document");
 }
 
+// Always moves on, so that the same place is not found again.
 bool Scanner::get_lost(const char* fault) {
-  add_fault(fault, p_);
+  add_fault(fault, p_++);
   state_ = State::kLost;
   return true;
 }
