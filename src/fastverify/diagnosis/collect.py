@@ -20,6 +20,7 @@ from fastverify.diagnosis.paired_rates import arms_of, evidence_of_rates
 from fastverify.diagnosis.readers import (
     env_dump,
     launch_command,
+    nccl_debug,
     own_records,
     server_info,
     sglang_log,
@@ -41,6 +42,7 @@ RANKS = (
     sglang_log.KIND,
     vllm_log.KIND,
     launch_command.KIND,
+    nccl_debug.KIND,
     env_dump.KIND,
 )
 _LISTS = {"accept_rate_per_position", "hardware.gpu_utilization", "hardware.gpu_power_share", "log.all_reduce_backends"}

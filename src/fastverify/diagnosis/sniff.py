@@ -15,8 +15,10 @@ from fastverify.diagnosis.readers import bench_json, bench_text, env_dump, model
 from fastverify.diagnosis.readers.document import Document
 from fastverify.diagnosis.readers.launch_command import read_launch_commands
 from fastverify.diagnosis.readers.metrics_page import read_metrics_page
+from fastverify.diagnosis.readers.nccl_debug import read_nccl_debug
 from fastverify.diagnosis.readers.pci import read_kernel_command_line, read_lspci
 from fastverify.diagnosis.readers.reading import Reading
+from fastverify.diagnosis.readers.responses import read_response
 from fastverify.diagnosis.readers.server_config import read_server_config
 from fastverify.diagnosis.readers.sglang_log import read_sglang_log
 from fastverify.diagnosis.readers.software import read_software, read_variables
@@ -34,6 +36,7 @@ JSON_READERS: tuple[Reader, ...] = (
     own_records.read_bench_record,
     model_json.read_model_json,
     bench_json.read_bench_json,
+    read_response,
 )
 TEXT_READERS: tuple[Reader, ...] = (
     read_sglang_log,
@@ -42,6 +45,7 @@ TEXT_READERS: tuple[Reader, ...] = (
     read_metrics_page,
     bench_text.read_bench_text,
     read_topology,
+    read_nccl_debug,
     read_lspci,
     read_kernel_command_line,
     read_software,

@@ -84,3 +84,17 @@ def test_yaml_configuration_of_a_server():
     assert reading.values("num_verify_tokens") == (4.0,)
     assert reading.values("launch.flags.tensor-parallel-size") == (8.0,)
     assert read_server_config(texts.document("model: m\nplain_tok_s: 8\n")) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '    command: ["vllm", "serve", "m", "--tensor-parallel-size", "8", "-sc", "{\\"method\\": \\"ngram\\"}"]',
+        'args:\n  - vllm\n  - serve\n  - m\n  - "--tensor-parallel-size=8"\n  - --spec-method\n  - ngram\nname: x\n',
+        "command: >\n  vllm serve m\n  --tensor-parallel-size 8\n  --spec-method ngram\n",
+    ],
+    ids=["json list", "manifest", "compose"],
+)
+def test_commands_of_containers(text):
+    found = values(text)
+    assert (found["tp"], found["method"], found["launch.flags.tensor-parallel-size"]) == (8, "ngram", "8")

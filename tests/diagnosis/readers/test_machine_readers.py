@@ -2,6 +2,7 @@
 
 import pytest
 
+from fastverify.diagnosis.readers.nccl_debug import read_nccl_debug
 from fastverify.diagnosis.readers.pci import iommu_mode, read_kernel_command_line, read_lspci
 from fastverify.diagnosis.readers.software import read_software, read_variables
 from fastverify.diagnosis.readers.topology import read_topology
@@ -104,3 +105,26 @@ def test_power_and_load_of_the_nvidia_smi_table():
     assert reading is not None
     assert reading.values("hardware.gpu_power_share") == (0.2,)
     assert reading.values("hardware.gpu_utilization") == (1.0,)
+
+
+NCCL_LINES = """\
+host:1:10 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to SYS
+NCCL version 2.28.9+cuda13.0
+host:1:10 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 8 cudaDev 0 busId 1000 commId 0x2 - Init COMPLETE
+host:1:10 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct
+host:1:10 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via SHM/direct/direct
+"""
+
+
+def test_nccl_says_which_transport_joins_the_gpus():
+    reading = read_nccl_debug(texts.document(NCCL_LINES))
+    assert reading is not None
+    found = {piece.name: piece.value for piece in reading.evidence}
+    assert found["fabric"] == "host-memory"
+    assert (found["tp"], found["hardware.packages.nccl"]) == (8, "2.28.9")
+    assert found["launch.env.NCCL_P2P_LEVEL"] == "SYS"
+    reading = read_nccl_debug(
+        texts.document(NCCL_LINES.replace("01/0 : 0[0] -> 1[1] via SHM", "01/0 : 0[0] -> 1[1] via P2P"))
+    )
+    assert reading is not None
+    assert reading.values("fabric") == ()

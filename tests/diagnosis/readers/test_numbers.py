@@ -10,6 +10,7 @@ from fastverify.diagnosis.readers.bench_text import read_bench_text
 from fastverify.diagnosis.readers.metrics_page import read_metrics_page
 from fastverify.diagnosis.readers.model_json import read_model_json
 from fastverify.diagnosis.readers.own_records import read_bench_record, read_measurement
+from fastverify.diagnosis.readers.responses import read_response
 from fastverify.diagnosis.readers.server_info import read_server_info
 from tests.diagnosis.readers import texts
 
@@ -199,3 +200,15 @@ def test_measurement_of_a_campaign(measurement):
 )
 def test_arm_by_name(name, arm):
     assert arm_from_name(name) == arm
+
+
+@pytest.mark.parametrize(
+    ("answer", "length"),
+    [
+        ({"text": "x", "meta_info": {"completion_tokens": 60, "spec_verify_ct": 30}}, 2.0),
+        ({"choices": [], "metrics": {"speculative_decoding": {"mean_acceptance_length": 1.25}}}, 1.25),
+    ],
+)
+def test_one_answer_tells_its_acceptance_length(answer, length):
+    assert named(read_response(texts.document(json.dumps(answer))))["accept_length"] == length
+    assert read_response(texts.document(json.dumps({"meta_info": {"completion_tokens": 60}}))) is None

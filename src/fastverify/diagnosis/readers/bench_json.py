@@ -1,8 +1,8 @@
 """Result files of benchmarks: `vllm bench serve`, SGLang's (serving, one batch, speculative sweep), AIPerf, GuideLLM.
 
 Each has its own names for the same few numbers, so there is a small function for each, chosen by the keys that it must
-have. Acceptance lengths of all of them hold the bonus token. Sources: vLLM 0.33.0, SGLang 0.5.23, AIPerf 0.5, GuideLLM
-0.3 to 0.8.
+have. Acceptance lengths of all of them hold the bonus token. Sources: vLLM 0.33.0, SGLang 0.5.23, AIPerf 0.5 to 0.14,
+GuideLLM 0.3 to 0.8.
 """
 
 from __future__ import annotations
@@ -97,7 +97,11 @@ def _read_speculative_sweep(builder: ReadingBuilder, result: Result, document: D
 
 
 def _read_aiperf(builder: ReadingBuilder, result: Result, document: Document) -> None:
-    length = next((_average(value) for name, value in result.items() if "acceptance_length" in name), None)
+    length = _average(result.get("spec_decode_acceptance_length"))
+    percent = _average(result.get("spec_decode_overall_draft_acceptance_rate"))
+    if percent is not None and percent <= 100:
+        line = document.line_of("spec_decode_overall_draft_acceptance_rate")
+        builder.add("accept_rate", percent / 100, line, unit="share", arm="speculative")
     loadgen = _nested(result, "input_config", "loadgen")
     tok_s = _average(result.get("output_token_throughput"))
     _add(
@@ -176,7 +180,8 @@ def _average(value: Any) -> float | None:
 
 
 def _successful(value: Any) -> float | None:
-    return positive(_nested(value, "successful").get("mean")) if isinstance(value, dict) else None
+    found = _nested(value, "successful")
+    return positive(found.get("mean")) or positive(found.get("median"))
 
 
 def _nested(value: Any, *names: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ since a misspelt flag is a finding.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,100})=(.*)", flags=re.DOTALL
 _FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*")
 _SHORT_FLAGS = ("-tp", "-pp", "-dp", "-ep", "-sc", "-cc", "-q", "-O")
 _ENV_FLAGS = ("-e", "--env")
+# A word of the list that a compose file or a pod's manifest gives as command or arguments.
+_YAML_ITEM = re.compile(r"- [\"']?([^\s\"']{1,400})[\"']?")
 # Arbitrary: a command that spans more lines is a script, and its end is not to be found.
 MAX_COMMAND_LINES = 120
 MAX_WORDS = 2000
@@ -51,7 +54,7 @@ def find_commands(document: Document) -> list[LaunchCommand]:
     """Every launch command of a text."""
     commands = []
     for line, text in _logical_lines(document):
-        if any(marker in text for marker in MARKERS):
+        if any(marker in text.replace('", "', " ") for marker in MARKERS):
             command = parse_command(text, line)
             if command is not None:
                 commands.append(command)
@@ -106,11 +109,15 @@ def add_command(builder: ReadingBuilder, command: LaunchCommand) -> None:
 
 
 def _logical_lines(document: Document) -> Iterator[tuple[int, str]]:
-    """Lines joined at a backslash, and at a flag that begins the next line, as people paste them."""
+    """Lines joined at a backslash, before a flag that begins the next line, and words of a YAML list."""
     start, parts = 0, [""]
+    in_list = False
     for number, raw in document.lines:
         text = raw.strip().removeprefix("$ ").removeprefix("> ")
-        continues = parts[-1].endswith("\\") or (bool(parts[-1]) and text.startswith("--"))
+        item = _YAML_ITEM.fullmatch(text)
+        text = item[1] if item else text
+        continues = parts[-1].endswith("\\") or (bool(parts[-1]) and text.startswith("--")) or bool(item and in_list)
+        in_list = bool(item)
         if continues and len(parts) < MAX_COMMAND_LINES:
             parts[-1] = parts[-1].removesuffix("\\")
             parts.append(text)
@@ -123,7 +130,10 @@ def _logical_lines(document: Document) -> Iterator[tuple[int, str]]:
 
 
 def _words(text: str) -> list[str]:
-    """Shell words; text with an open quote is split at spaces. The inside of `bash -c '...'` is split too."""
+    """Shell words, or those of a JSON list. Text with an open quote is split at spaces, `bash -c '...'` is opened."""
+    start, end = text.find('["'), text.rfind('"]')
+    if 0 <= start < end and isinstance(listed := _json_list(text[start : end + 2]), list):
+        return [str(word) for word in listed][:MAX_WORDS]
     try:
         words = shlex.split(text, comments=False)
     except ValueError:
@@ -131,6 +141,13 @@ def _words(text: str) -> list[str]:
     if len(words) < MAX_WORDS and any(" " in word and any(m in word for m in MARKERS) for word in words):
         words = [part for word in words for part in (_words(word) if word != text and " " in word else [word])]
     return words[:MAX_WORDS]
+
+
+def _json_list(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _find_server(words: Sequence[str]) -> tuple[int, ServerName | None]:

@@ -46,6 +46,10 @@ def add_server_info(builder: ReadingBuilder, info: Mapping[str, Any], document: 
         if has_length:
             line = document.line_of("avg_spec_accept_length")
             builder.add("accept_length", length, line, unit="tokens", arm="speculative")
+        variables = state.get("env_vars")
+        for name, value in variables.items() if isinstance(variables, dict) else ():
+            if isinstance(value, str) and str(name).startswith(("NCCL_", "SGLANG_", "CUDA_", "FLASHINFER_")):
+                builder.add(f"launch.env.{name}", value, document.line_of(f'"{name}"'))
         _add_step_times(builder, state, document, length if has_length else None, speculates=speculates)
 
 
