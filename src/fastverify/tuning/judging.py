@@ -1,7 +1,7 @@
 """Judges one trial: engagement, gates, speed against the settings it was tried on, and whether it is kept.
 
 Order matters: a knob that did nothing proves nothing, a wrong output has no speed. A gain must exceed the noise of the
-baseline repeated; within it, the simpler settings win. Launches nothing and writes nothing.
+baseline repeated; within it, the simpler settings win unless they look slower. Launches nothing and writes nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from fastverify.tuning.trial import EngagementProof, MeasuredEffect, Run, TrialR
 
 # Drafters whose acceptance length is a guess: nothing to hold a measured one against.
 _GUESSED_ACCEPTANCE = {priors.TREE_GAIN.name, priors.NGRAM_ACCEPT_LENGTH.name}
+
+
+# Arbitrary: what simplicity may cost. On a restless machine a loss within the noise is still likelier a loss than not.
+MAX_TIE = 0.03
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ def judge_trial(run: Run, context: TrialContext | None) -> tuple[Outcome, TrialR
     if failed is not None:
         return gates.FAILURES[failed.gate], result.model_copy(update={"reason": failed.detail})
     assert result.measured is not None, "set above"
-    outcome, kept, reason = _decide(result.measured, context, _noise(run.measurement, context))
+    simpler = is_simpler(context.settings, context.base_settings, context.baseline_settings)
+    outcome, kept, reason = decide(result.measured, _noise(run.measurement, context), simpler=simpler)
     return outcome, result.model_copy(update={"kept": kept, "reason": reason})
 
 
@@ -96,13 +101,14 @@ def _noise(measurement: ServerMeasurement, context: TrialContext) -> float:
     return max(context.noise.tok_s, 2.0 * within)
 
 
-def _decide(measured: MeasuredEffect, context: TrialContext, noise: float) -> tuple[Outcome, bool, str]:
+def decide(measured: MeasuredEffect, noise: float, *, simpler: bool) -> tuple[Outcome, bool, str]:
+    """Outcome, whether it is kept, and why, from its speedup alone; `simpler` than the best settings so far."""
     gain = measured.speedup - 1.0
     text = f"{measured.speedup:.2f} times the best speed so far ({measured.tok_s:.1f} tok/s)"
     if gain > noise:
         return "ok", True, text
     if gain < -noise:
         return "slower", False, text
-    simpler = is_simpler(context.settings, context.base_settings, context.baseline_settings)
-    tie = f"{text}, within the noise of {noise * 100:.1f} %: the simpler settings "
-    return "ok", simpler, tie + ("replace the others" if simpler else "stay")
+    replaces = simpler and gain >= -MAX_TIE
+    tie = f"{text}, within the noise of {noise * 100:.1f} %: "
+    return "ok", replaces, tie + ("the simpler settings replace the others" if replaces else "the settings so far stay")
