@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from fastverify.diagnosis.arm_readings import ArmReading
+from fastverify.diagnosis.cycle_cost import GAP
 from fastverify.diagnosis.evidence import Evidence
 from fastverify.diagnosis.findings import Finding
 from fastverify.diagnosis.plain_split import plain_all_reduce_ms
@@ -41,6 +42,7 @@ class ArmAnswer(_Answer):
     missing_ms: float | None
     """By how much the cycle is longer than its tokens are worth; below 0 where speculation wins."""
     phases_ms: dict[str, float]
+    """Empty where no phase was told."""
     verify_ms: float | None
     outside_verify_ms: float | None
     all_reduce_us: float | None
@@ -111,7 +113,7 @@ def _arm_answer(report: Report, arm: ArmReading) -> ArmAnswer:
         plain_ms=arm.plain_ms,
         cycle_ms=arm.cycle_ms,
         missing_ms=missing_ms,
-        phases_ms=dict(cost.phases_ms) if cost is not None else {},
+        phases_ms={} if cost is None or set(cost.phases_ms) == {GAP} else dict(cost.phases_ms),
         verify_ms=verify_ms,
         outside_verify_ms=cost.total_ms - verify_ms if cost is not None and verify_ms is not None else None,
         all_reduce_us=all_reduce_ms * 1000 / count if all_reduce_ms is not None and count else None,
@@ -123,8 +125,11 @@ def _arm_answer(report: Report, arm: ArmReading) -> ArmAnswer:
 
 
 def _headline(arm: ArmReading) -> str:
-    if arm.verdict is not None:
-        return arm.verdict.headline
+    if arm.verdict is not None and arm.speculative_cost is not None:
+        if set(arm.speculative_cost.phases_ms) != {GAP}:
+            return arm.verdict.headline
+        head, _, _ = arm.verdict.headline.partition(". ")
+        return f"{head}. The cycle takes {arm.verdict.cycle_ms:.1f} ms; no phase of it was told."
     if arm.speedup is not None:
         gain = arm.speedup - 1
         even = abs(gain) < EVEN_MARGIN

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict
 
 from fastverify.diagnosis.report import Report
 
-
 _ACCEPT_LENGTH_PLACES = 'SGLang: "accept len" of the decode lines; vLLM: 1 + accepted / drafts of the metrics page'
 
 

@@ -136,7 +136,7 @@ def _knobs(entry: CatalogueEntry) -> dict[str, Setting]:
 
 
 def _predict(entry: CatalogueEntry, model: CostModel | None) -> Prediction | None:
-    if model is None or entry.kind == "measurement":
+    if model is None or entry.kind == "measurement" or not entry.effect.is_known:
         return None
     return model.predict(_knobs(entry), entry.effect.factors)
 

@@ -64,7 +64,7 @@ def _main(answer: Answer) -> ArmAnswer:
 
 def _phases(arm: ArmAnswer) -> str:
     if not arm.phases_ms or arm.cycle_ms is None:
-        return "could not be told, there is no acceptance length or no rate"
+        return "could not be told: it needs verify_ms, or a trace"
     parts = sorted(arm.phases_ms.items(), key=lambda item: -item[1])
     text = ", ".join(f"{PHASE_TITLES.get(name, name)} {ms:.1f} ms" for name, ms in parts[:4] if ms > 0)
     each = f"; one all-reduce takes {arm.all_reduce_us:.0f} us" if arm.all_reduce_us is not None else ""

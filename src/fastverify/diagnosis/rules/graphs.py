@@ -36,6 +36,7 @@ def not_replayed(report: Report) -> Iterator[Finding]:
         confidence="high",
         evidence=report.evidence_named("cuda_graph", "cuda_graph_share"),
         next="Turn graphs on, with capture sizes that cover batch x verify rows.",
+        experiments=("graphs.on",),
     )
 
 
@@ -77,6 +78,7 @@ def batch_above_capture(report: Report) -> Iterator[Finding]:
         confidence="high" if what == "rows" else "medium",
         evidence=report.evidence_named("batch", "num_verify_tokens", "cuda_graph_max_batch", "max_running_requests"),
         next="Raise the largest capture size, or limit the running requests.",
+        experiments=("graphs.bigger",),
     )
 
 

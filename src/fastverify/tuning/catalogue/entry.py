@@ -42,6 +42,8 @@ class Gates(_Entry):
     draft_model_only: bool = False
     speculative_only: bool = False
     min_numa_nodes: int = 1
+    present_flags: tuple[str, ...] = ()
+    """One of these is set in the present launch."""
     why: str = ""
 
 
@@ -53,6 +55,11 @@ class Effect(_Entry):
     """New over present time of one all-reduce, where no table of this backend is published."""
     phase_factors: dict[str, tuple[float, float, float]] = {}
     source: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the cost model can be told anything."""
+        return bool(self.knobs or self.all_reduce_share or self.phase_factors)
 
     @property
     def factors(self) -> dict[str, Interval]:

@@ -63,6 +63,8 @@ def _gate_reasons(entry: CatalogueEntry, report: Report) -> Iterator[str]:
     numa = report.facts.num_numa_nodes or machine.dump.num_numa_nodes
     if numa is not None and numa < gates.min_numa_nodes:
         yield gates.why
+    if gates.present_flags and not any(report.flag(flag) not in (None, False) for flag in gates.present_flags):
+        yield gates.why
     for name, versions in gates.packages.items():
         if versions.contains(machine.dump.packages.get(name)) is False:
             yield f"it needs {name} {versions}, this is {machine.dump.packages[name]}"
