@@ -24,6 +24,7 @@ from fastverify.diagnosis.readers.sglang_log import read_sglang_log
 from fastverify.diagnosis.readers.software import read_software, read_variables
 from fastverify.diagnosis.readers.topology import read_topology
 from fastverify.diagnosis.readers.trace_profile import read_profile
+from fastverify.diagnosis.readers.version_pins import read_version_pins
 from fastverify.diagnosis.readers.vllm_log import read_vllm_log
 from fastverify.diagnosis.reported import ReportedFacts
 
@@ -50,6 +51,7 @@ TEXT_READERS: tuple[Reader, ...] = (
     read_kernel_command_line,
     read_software,
     read_variables,
+    read_version_pins,
 )
 _TOP_KEY = re.compile(r"([A-Za-z][\w-]{0,60}):(?: .*)?")
 # Keys of which one is enough to call a mapping a facts file; `model` alone may be a server's configuration.

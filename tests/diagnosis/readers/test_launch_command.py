@@ -4,6 +4,7 @@ import pytest
 
 from fastverify.diagnosis.readers.launch_command import parse_command, read_launch_commands
 from fastverify.diagnosis.readers.server_config import read_server_config
+from fastverify.diagnosis.readers.version_pins import read_version_pins
 from tests.diagnosis.readers import texts
 
 SGLANG = r"""
@@ -98,3 +99,17 @@ def test_yaml_configuration_of_a_server():
 def test_commands_of_containers(text):
     found = values(text)
     assert (found["tp"], found["method"], found["launch.flags.tensor-parallel-size"]) == (8, "ngram", "8")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("docker run lmsysorg/sglang:v0.5.9-cu129 python -m sglang.launch_server --model m", "0.5.9"),
+        ("image: vllm/vllm-openai:v0.11.0", "0.11.0"),
+        ("uv pip install 'sglang[all]==0.5.10.post1'", "0.5.10.post1"),
+        ("we like vllm: v8 is fast", None),
+    ],
+)
+def test_the_release_where_it_is_pinned(text, version):
+    reading = read_version_pins(texts.document(text))
+    assert (reading.values("server_version")[0] if reading else None) == version
