@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fastverify.errors import ConfigError
-from fastverify.servers.builtin import BuiltinServer, builtin_argv, find_listening_url
+from fastverify.servers.builtin import BuiltinServer, as_typed, builtin_argv, find_listening_url
 from tests.contracts.server_contract import ServerContract
 from tests.servers.tiny_model import write_tiny_model
 
@@ -46,3 +46,9 @@ def test_the_listening_line_is_found_among_others() -> None:
     )
     assert find_listening_url("listening on http://127.0.0.1:81") is None
     assert find_listening_url("fastverify: listening on http://127.0.0.1:8") is not None
+
+
+def test_a_command_is_shown_as_a_user_types_it() -> None:
+    argv = builtin_argv({"tp_size": 2, "fuse_rmsnorm": False})
+    assert as_typed(argv) == "fastverify serve --tp-size 2 --no-fuse-rmsnorm"
+    assert as_typed(["vllm", "serve", "a model", "--port", "0"]) == "vllm serve 'a model' --port 0"

@@ -7,8 +7,9 @@ settings exist is the server's knowledge; a wrong one ends its start with exit c
 from __future__ import annotations
 
 import re
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fastverify.errors import ConfigError
@@ -17,6 +18,8 @@ from fastverify.servers.process import ServerProcess
 from fastverify.servers.server import Arm, LaunchSpec, Setting
 
 LISTENING = re.compile(r"^fastverify: listening on (http://\S+)$", flags=re.MULTILINE)
+PROGRAM = (sys.executable, "-m", "fastverify")
+FREE_PORT = ("--port", "0")
 SETTING_NAME = re.compile(r"[a-z][a-z0-9_]*")
 # Arbitrary: the bundled model is up in about 5 s; a large checkpoint on a slow disk needs minutes.
 START_TIMEOUT_S = 300.0
@@ -70,7 +73,17 @@ def builtin_argv(settings: Mapping[str, Setting]) -> tuple[str, ...]:
             flags.append(f"--{flag}" if value else f"--no-{flag}")
         else:
             flags += [f"--{flag}", str(value)]
-    return (sys.executable, "-m", "fastverify", "serve", "--port", "0", *flags)
+    return (*PROGRAM, "serve", *FREE_PORT, *flags)
+
+
+def as_typed(argv: Sequence[str]) -> str:
+    """A launch command as a user types it: without this interpreter, and on the server's own default port."""
+    words = list(argv)
+    if words[: len(PROGRAM)] == list(PROGRAM):
+        words = ["fastverify", *words[len(PROGRAM) :]]
+    if words[2:4] == list(FREE_PORT):
+        del words[2:4]
+    return shlex.join(words)
 
 
 def find_listening_url(log_text: str) -> str | None:

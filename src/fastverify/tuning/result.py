@@ -5,8 +5,6 @@ The JSON names are stable (`schema_version`). Everything is read from the ledger
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -16,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from fastverify.diagnosis.cycle_cost import cost_of_arm
 from fastverify.diagnosis.diagnose import diagnose
 from fastverify.diagnosis.verdict import Verdict
+from fastverify.servers.builtin import as_typed
 from fastverify.servers.measurement import ServerMeasurement
 from fastverify.servers.server import Server, Setting
 from fastverify.tuning.campaign import Campaign, Trial
@@ -173,11 +172,8 @@ def median_prediction_error(experiments: Sequence[ExperimentSummary]) -> float |
 
 
 def launch_command(server: Server, settings: Mapping[str, Setting]) -> str:
-    """The command as a user types it: the interpreter that runs here is not part of it."""
-    argv = list(server.launch_spec(settings).argv)
-    if argv[:3] == [sys.executable, "-m", "fastverify"]:
-        argv = ["fastverify", *argv[3:]]
-    return shlex.join(argv)
+    """The command that a user types to serve with these settings."""
+    return as_typed(server.launch_spec(settings).argv)
 
 
 def _summary(
