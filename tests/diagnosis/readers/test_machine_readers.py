@@ -74,6 +74,13 @@ def test_iommu_by_kernel_command_line(words, mode):
     assert (reading.values("hardware.iommu") if reading else ()) == ((mode,) if mode else ())
 
 
+def test_what_the_kernel_logged_counts_and_a_sentence_does_not():
+    reading = read_kernel_command_line(texts.document("[ 0.9] iommu: Default domain type: Translated (set via kernel)"))
+    assert reading is not None
+    assert reading.values("hardware.iommu") == ("translated",)
+    assert read_kernel_command_line(texts.document("you could try iommu=pt on that host")) is None
+
+
 def test_collect_env_of_vllm_and_check_env_of_sglang():
     reading = read_software(texts.document(texts.COLLECT_ENV))
     assert reading is not None

@@ -60,8 +60,14 @@ class Document:
         whole = _loads(text)
         if whole is not None:
             return whole
-        values = [_loads(line) for _, line in self.lines if line.strip()]
-        return values if values and all(isinstance(value, dict) for value in values) else None
+        values = []
+        for _, line in self.lines:
+            if line.strip():
+                value = _loads(line)
+                if not isinstance(value, dict):
+                    return None
+                values.append(value)
+        return values
 
 
 def read_document(path: Path, source: str | None = None) -> Document:

@@ -19,6 +19,8 @@ from fastverify.diagnosis.readers.server_settings import ServerName, add_setting
 
 KIND = "launch command"
 MARKERS = ("sglang.launch_server", "sglang serve", "vllm serve", "vllm.entrypoints", "vllm/vllm-openai")
+# One of these is in every text that has a command, however its words are laid out.
+WORDS = ("launch_server", "serve", "vllm.entrypoints", "vllm-openai")
 _SERVERS: dict[str, ServerName] = {
     "sglang.launch_server": "sglang",
     "sglang::launch_server": "sglang",
@@ -52,7 +54,9 @@ class LaunchCommand:
 
 def find_commands(document: Document) -> list[LaunchCommand]:
     """Every launch command of a text."""
-    commands = []
+    commands: list[LaunchCommand] = []
+    if not any(word in document.text for word in WORDS):
+        return commands
     for line, text in _logical_lines(document):
         if any(marker in text.replace('", "', " ") for marker in MARKERS):
             command = parse_command(text, line)

@@ -14,8 +14,10 @@ from fastverify.diagnosis.readers.reading import Reading, ReadingBuilder
 
 LSPCI_KIND, CMDLINE_KIND = "lspci", "kernel command line"
 LSPCI_MARKERS = ("ACSCtl:", "LnkSta:", "LnkCap:")
-CMDLINE_MARKERS = ("BOOT_IMAGE=", "iommu=")
 GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
+# As the kernel logs what its command line and its defaults came to.
+_DOMAIN = re.compile(r"iommu: Default domain type: (Passthrough|Translated)")
+_DOMAIN_MODES = {"Passthrough": "passthrough", "Translated": "translated"}
 _DEVICE = re.compile(r"\s{0,3}(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] (.{0,200})")
 _LINK = re.compile(r"Speed ([\d.]{1,4})GT/s[^,]{0,20}, Width x(\d{1,2})")
 
@@ -34,13 +36,14 @@ def read_lspci(document: Document) -> Reading | None:
 
 def read_kernel_command_line(document: Document) -> Reading | None:
     """How the IOMMU was asked for."""
-    for line, text in document.lines:
-        words = text.strip().split()
-        if any("iommu=" in word for word in words) and _is_command_line(words):
-            builder = ReadingBuilder(CMDLINE_KIND, document.source)
-            builder.add("hardware.iommu", iommu_mode(words), line)
-            return builder.build()
-    return None
+    builder = ReadingBuilder(CMDLINE_KIND, document.source)
+    for line, text in document.having("iommu"):
+        found = _DOMAIN.search(text)
+        mode = _DOMAIN_MODES[found[1]] if found else None
+        if mode is None and _is_command_line(text):
+            mode = iommu_mode(text.replace('"', " ").split())
+        builder.add("hardware.iommu", mode, line, once=True)
+    return builder.build() if builder.evidence else None
 
 
 def iommu_mode(words: list[str]) -> str | None:
@@ -54,10 +57,9 @@ def iommu_mode(words: list[str]) -> str | None:
     return None
 
 
-def _is_command_line(words: list[str]) -> bool:
-    return any(word.startswith(("BOOT_IMAGE=", "root=", "GRUB_CMDLINE")) for word in words) or all(
-        "=" in word or word.isalnum() for word in words
-    )
+def _is_command_line(text: str) -> bool:
+    """A kernel's own line, rather than a sentence about one."""
+    return any(mark in text for mark in ("BOOT_IMAGE=", "root=", "GRUB_CMDLINE", "ommand line:"))
 
 
 def _add_acs(builder: ReadingBuilder, document: Document) -> None:

@@ -106,10 +106,10 @@ def _rank(text: str) -> str:
 
 def _items(text: str) -> dict[str, str]:
     """`name: value` items after the words `Decode batch`; the first of each name."""
-    body = text.partition("Decode batch")[2]
+    body = text.partition("Decode batch")[2].lstrip(". ,")
     items: dict[str, str] = {}
-    for item in re.split(r"[,.] ", body + " "):
-        name, found, value = item.strip().rpartition(": ")
+    for item in body.split(", "):
+        name, found, value = item.rpartition(": ")
         if found:
             items.setdefault(name.strip(), value.strip(" ,."))
     return items

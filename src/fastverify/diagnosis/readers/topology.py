@@ -56,6 +56,8 @@ def find_matrices(document: Document) -> Iterator[Matrix]:
     """Matrices whose header starts with GPU0 and whose rows follow it, indented or quoted or not."""
     lines = document.lines
     for place, (number, text) in enumerate(lines):
+        if "GPU0" not in text:
+            continue
         header = text.strip(" \t>|`").split()
         if header[:1] != ["GPU0"] or len(header) > 1 and not header[1].startswith(("GPU", "NIC", "CPU", "mlx")):
             continue
