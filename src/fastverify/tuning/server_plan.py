@@ -19,6 +19,7 @@ from fastverify.tuning import priors
 from fastverify.tuning.catalogue.entry import SERVERS, CatalogueEntry, Kind, Risk, catalogue_of
 from fastverify.tuning.catalogue.gating import refusal_of, remarks_of
 from fastverify.tuning.cost_model import DEFAULT_NOISE, CostModel, Prediction
+from fastverify.tuning.interval import Interval
 from fastverify.tuning.knobs import Knobs, merge_settings
 from fastverify.tuning.machine_table import BackendShare
 from fastverify.tuning.plan import Assumption, PredictedEffect
@@ -198,17 +199,19 @@ def _together(
         return None
     chosen: list[CatalogueEntry] = []
     knobs: dict[str, Setting] = {}
+    factors: dict[str, Interval] = {}
     best = model.predict({})
     for experiment in ranked:
         entry = entries[experiment.id]
         if experiment.refusal is not None or experiment.predicted is None or not entry.same_drafts:
             continue
-        new = _knobs(entry)
-        if set(new) & set(knobs) or not new or any(entry.id in c.conflicts or c.id in entry.conflicts for c in chosen):
+        new, new_factors = _knobs(entry), entry.effect.factors
+        overlaps = set(new) & set(knobs) or set(new_factors) & set(factors)
+        if overlaps or any(entry.id in c.conflicts or c.id in entry.conflicts for c in chosen):
             continue
-        tried = model.predict(knobs | new)
+        tried = model.predict(knobs | new, factors | new_factors)
         if tried.tok_s.mid > best.tok_s.mid:
-            best, knobs = tried, knobs | new
+            best, knobs, factors = tried, knobs | new, factors | new_factors
             chosen.append(entry)
     return Combination(ids=tuple(c.id for c in chosen), predicted=PredictedEffect.of(best)) if chosen else None
 
