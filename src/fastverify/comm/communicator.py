@@ -16,6 +16,7 @@ from fastverify.comm.backend import AllReduceBackend
 from fastverify.comm.chooser import Choice, choose_auto, choose_gloo, choose_shm
 from fastverify.comm.group import Group, create_group
 from fastverify.comm.local import LocalBackend
+from fastverify.comm.profiled import ProfiledBackend
 from fastverify.comm.rmsnorm import add_residual_rms_norm_, rms_norm
 from fastverify.comm.stats import CommStats
 from fastverify.errors import ConfigError
@@ -61,6 +62,13 @@ class Communicator:
     def set_phase(self, phase: str) -> None:
         """Name the part of the decoding cycle that the next calls belong to, for `stats`."""
         self._phase = phase
+
+    def set_profiling(self, is_profiling: bool) -> None:
+        """Show the next calls to a torch profiler, or stop doing so; gloo shows its own."""
+        if isinstance(self._backend, ProfiledBackend):
+            self._backend = self._backend.inner
+        if is_profiling and self._backend.name != "gloo":
+            self._backend = ProfiledBackend(self._backend)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Sum of `x` over the ranks. `x` is contiguous and holds the result too when there are several ranks."""

@@ -43,7 +43,13 @@ class PhaseClock:
         self._communicators = communicators
         self._times: dict[str, PhaseTime] = {}
         self._start_ns = perf_counter_ns()
-        self.is_profiling = False
+        self._is_profiling = False
+
+    def set_profiling(self, is_profiling: bool) -> None:
+        """Show phases and collectives to a torch profiler, or stop doing so."""
+        self._is_profiling = is_profiling
+        for communicator in self._communicators:
+            communicator.set_profiling(is_profiling)
 
     def restart(self) -> None:
         """Begin a new cycle."""
@@ -67,7 +73,7 @@ class PhaseClock:
         time = self._times.setdefault(name, PhaseTime())
         all_reduce_ns, gather_ns = self._collective_ns()
         start_ns = perf_counter_ns()
-        if self.is_profiling:
+        if self._is_profiling:
             with record_function(f"fastverify.{name}"):
                 yield
         else:

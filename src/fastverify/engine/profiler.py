@@ -27,14 +27,14 @@ class RankProfiler:
             self._profile.stop()
         self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
         self._profile.start()
-        self._clock.is_profiling = True
+        self._clock.set_profiling(True)
 
     def stop(self, folder: str) -> str | None:
         """End recording and write `rank-<n>.trace.json.gz`; its path, or None when nothing was recording."""
         if self._profile is None:
             return None
         profile, self._profile = self._profile, None
-        self._clock.is_profiling = False
+        self._clock.set_profiling(False)
         profile.stop()
         path = Path(folder) / f"rank-{self._rank}.trace.json.gz"
         profile.export_chrome_trace(str(path))

@@ -167,8 +167,10 @@ COLLECTIVES = [
         UNKNOWN, "", "", False, "seen: vLLM on CPU"),
     CollectiveRow(r"^gloo:(?P<op>\w+)", Backend.GLOO, UNKNOWN, "", "", False, "code: torch ProcessGroupGloo.cpp"),
     CollectiveRow(
-        r"^fastverify::(?P<op>all_reduce|all_gather)(?P<algorithm>)", Backend.FASTVERIFY, UNKNOWN, "", "", False,
-        "code: comm/communicator.py"),
+        r"^fastverify::all_reduce_residual_rmsnorm$", Backend.FASTVERIFY, AR, "", "", True, "code: comm/profiled.py"),
+    CollectiveRow(
+        r"^fastverify::(?P<op>all_reduce|all_gather)$", Backend.FASTVERIFY, UNKNOWN, "", "", False,
+        "code: comm/profiled.py"),
     # Anything that says it is a collective and is none of the above: counted as communication, back end unknown.
     CollectiveRow(
         r"(?i:\ball_?reduce_?(?:kernel|\w*shot)|\w*_all_reduce_kernel|allreduce_?kernel)", Backend.UNKNOWN, AR, "", "",

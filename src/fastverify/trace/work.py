@@ -98,21 +98,33 @@ def _device_work(trace: TraceData) -> Work:
 
 
 def _cpu_work(trace: TraceData) -> Work:
-    ops = trace.cpu_ops
-    none = np.zeros(len(ops), dtype=bool)
+    """Operators, and the annotations that back ends make of their collectives.
+
+    gloo runs its collectives on threads of its own while the caller waits, so they are booked to the busiest thread.
+    """
+    ops, marks = trace.cpu_ops, trace.annotations
+    chosen = np.array([classify(trace.names[i]).is_communication for i in marks.name], dtype=bool)
+    busiest = np.bincount(ops.thread).argmax() if len(ops) else NO_ID
+    thread = np.concatenate((ops.thread, np.full(int(chosen.sum()), busiest, dtype=np.int32)))
+    start_ns = np.concatenate((ops.ts_ns, marks.ts_ns[chosen]))
+    end_ns = start_ns + np.concatenate((ops.dur_ns, marks.dur_ns[chosen]))
+    name = np.concatenate((ops.name, marks.name[chosen]))
+    row = np.concatenate((np.arange(len(ops)), np.full(int(chosen.sum()), NO_ID)))
+    order = np.lexsort((-end_ns, start_ns))
+    none = np.zeros(len(order), dtype=bool)
     return _table(
         trace,
         CollectiveOwner.CPU_OP,
-        start_ns=ops.ts_ns,
-        end_ns=ops.ts_ns + ops.dur_ns,
-        name=ops.name,
-        stream=ops.thread,
-        correlation=np.full(len(ops), NO_ID, dtype=np.int64),
-        launch_ns=ops.ts_ns,
-        thread=ops.thread,
+        start_ns=start_ns[order],
+        end_ns=end_ns[order],
+        name=name[order],
+        stream=thread[order],
+        correlation=np.full(len(order), NO_ID, dtype=np.int64),
+        launch_ns=start_ns[order],
+        thread=thread[order],
         is_graph=none,
         is_copy=none,
-        row=np.arange(len(ops)),
+        row=row[order],
     )
 
 
