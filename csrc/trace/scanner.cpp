@@ -60,7 +60,8 @@ void Scanner::finish() {
     const auto last = std::find_if(buffer_.rbegin(), buffer_.rend(), [](char c) { return !is_space(c); });
     if (last != buffer_.rend() && (*last == '}' || *last == ']')) state_ = State::kAfter;
   }
-  if (state_ != State::kAfter && state_ != State::kStart) add_fault("truncated", end_);
+  const bool is_open_end = envelope_ == Envelope::kNone && state_ == State::kEvents && p_ == end_;
+  if (state_ != State::kAfter && state_ != State::kStart && !is_open_end) add_fault("truncated", end_);
   buffer_ = {};
 }
 
@@ -99,21 +100,19 @@ bool Scanner::step_start() {
   }
   if (!is_final_ && static_cast<size_t>(end_ - p_) < kLookBehind) return false;
   if (p_ == end_) return false;
-  if (*p_ == '{' && begins_event(p_, end_)) {  // events without a list, one behind the other
-    open_document();
-    is_list_ = true;
-    state_ = State::kEvents;
+  if (begins_event(p_, end_)) {
+    open_document(Envelope::kNone, State::kEvents);
     return true;
   }
   if (*p_ == '{' || *p_ == '[') {
-    open_document();
-    is_list_ = *p_ == '[';
-    state_ = is_list_ ? State::kEvents : State::kTopLevel;
-    ++p_;
+    if (*p_++ == '{') {
+      open_document(Envelope::kObject, State::kTopLevel);
+    } else {
+      open_document(Envelope::kList, State::kEvents);
+    }
     return true;
   }
-  open_document();
-  is_list_ = true;
+  open_document(Envelope::kNone, State::kEvents);
   return get_lost("text that is no event");
 }
 
@@ -142,7 +141,8 @@ bool Scanner::read_fact() {
     p = skip_space(p + 1, end_);
     if (p < end_ && *p == '[' && key == "traceEvents") {
       p_ = p + 1;
-      commas_ = 1;
+      is_first_ = true;
+      commas_ = 0;
       state_ = State::kEvents;
       return true;
     }
@@ -163,9 +163,9 @@ bool Scanner::step_events() {
   if (p_ == end_) return false;
   if (*p_ == '{') return read_one_event();
   if (*p_ == ']') {
-    if (commas_ > 1) add_fault("comma too many", p_);
+    if (commas_ > 0) add_fault("comma too many", p_);
     ++p_;
-    if (is_list_) {
+    if (envelope_ == Envelope::kList) {
       close_document();
     } else {
       state_ = State::kTopLevel;
@@ -188,12 +188,9 @@ bool Scanner::read_one_event() {
   const Notes before = notes_;
   Found found = try_event(p, Quotes::kStrict, event);
   if (event.starts_document) {
-    outer_documents_.emplace_back(document_, is_list_);
-    add_fault("document inside another one", p_);
-    open_document();
-    is_list_ = false;
-    state_ = State::kTopLevel;
-    ++p_;
+    outer_documents_.emplace_back(document_, envelope_);
+    add_fault("document inside another one", p_++);
+    open_document(Envelope::kObject, State::kTopLevel);
     return true;
   }
   const bool may_grow = !is_final_ && static_cast<size_t>(end_ - p_) < kMaxEventBytes;
@@ -216,13 +213,19 @@ bool Scanner::read_one_event() {
     }
     add_fault(event.lacks_end ? "brace missing" : "quote or comma wrong inside an event", p_);
   }
-  if (commas_ == 0) add_fault("comma missing", p_);
-  if (commas_ > 1) add_fault("comma too many", p_);
-  commas_ = 0;
+  count_commas();
   accept(event);
   count_notes();
   p_ = p;
   return true;
+}
+
+void Scanner::count_commas() {
+  const int wanted = is_first_ ? 0 : 1;
+  if (commas_ < wanted && envelope_ != Envelope::kNone) add_fault("comma missing", p_);
+  if (commas_ > wanted) add_fault("comma too many", p_);
+  is_first_ = false;
+  commas_ = 0;
 }
 
 Found Scanner::try_event(const char*& p, Quotes quotes, Event& event) {
@@ -237,7 +240,8 @@ bool Scanner::step_lost() {
   for (const char* p = p_; p < limit; ++p) {
     if (*p == '{' && (begins_event(p, end_) || begins_document(p, end_))) {
       p_ = p;
-      commas_ = 1;
+      is_first_ = true;
+      commas_ = 0;
       state_ = State::kEvents;
       return true;
     }
@@ -269,14 +273,20 @@ bool Scanner::get_lost(const char* fault) {
   return true;
 }
 
-void Scanner::open_document() { document_ = num_documents++; }
+void Scanner::open_document(Envelope envelope, State state) {
+  document_ = num_documents++;
+  envelope_ = envelope;
+  state_ = state;
+  is_first_ = true;
+  commas_ = 0;
+}
 
 // Behind an inner document the one that it cut open goes on.
 void Scanner::close_document() {
   state_ = State::kAfter;
   if (outer_documents_.empty()) return;
   document_ = outer_documents_.back().first;
-  is_list_ = outer_documents_.back().second;
+  envelope_ = outer_documents_.back().second;
   outer_documents_.pop_back();
   state_ = State::kLost;
 }

@@ -51,6 +51,7 @@ class Scanner {
 
  private:
   enum class State { kStart, kTopLevel, kEvents, kLost, kAfter };
+  enum class Envelope { kObject, kList, kNone };  // what the events lie in; none: one behind the other, or unknown
 
   void run();
   bool step();
@@ -64,7 +65,8 @@ class Scanner {
   bool read_one_event();
   Found try_event(const char*& p, Quotes quotes, Event& event);
   void accept(const Event& event);
-  void open_document();
+  void open_document(Envelope envelope, State state);
+  void count_commas();
   void close_document();
   bool get_lost(const char* fault);
   void record_process_fact(const Event& event);
@@ -79,9 +81,10 @@ class Scanner {
   int64_t buffer_offset_ = 0;  // of buffer_[0] in the file
   State state_ = State::kStart;
   bool is_final_ = false;
-  bool is_list_ = false;        // the document is a bare list of events
-  int commas_ = 1;              // since the last event; 1 before the first
-  std::vector<std::pair<int, bool>> outer_documents_;  // cut open by the one being read: number, is_list
+  Envelope envelope_ = Envelope::kObject;
+  bool is_first_ = true;  // no event yet since the list began or solid ground was found again
+  int commas_ = 0;        // since the last event
+  std::vector<std::pair<int, Envelope>> outer_documents_;  // cut open by the one being read
   int document_ = -1;
   Notes notes_;
   RankTables* last_rank_ = nullptr;
