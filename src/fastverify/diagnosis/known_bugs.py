@@ -36,6 +36,8 @@ class KnownBug(BaseModel):
     packages: dict[str, VersionRange] = {}
     env: dict[str, str] = {}
     flags: dict[str, str] = {}
+    unless_resolved: tuple[str, ...] = ()
+    """Settings that a server of a release with this bug does not print: one of them shows another release."""
     log_contains: tuple[str, ...] = ()
     """One of these stands in a line of the log; enough by itself."""
     min_tp: int = 1
@@ -68,6 +70,9 @@ def _matches(bug: KnownBug, report: Report) -> bool | None:
     if bug.server is not None and not report.server_is((bug.server,)):
         return None
     if not _fits_machine(bug, report):
+        return None
+    resolved = {name.replace("_", "-") for name in report.facts.launch.resolved}
+    if resolved & set(bug.unless_resolved):
         return None
     settings_met = all(_meets(report.env(name), wanted) for name, wanted in bug.env.items()) and all(
         _meets(report.flag(name), wanted) for name, wanted in bug.flags.items()
