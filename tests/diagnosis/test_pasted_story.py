@@ -74,3 +74,14 @@ def test_a_server_that_prints_a_setting_has_it():
     report, _ = pasted()
     assert "cuda_graph_max_bs" in report.facts.launch.resolved
     assert "sglang-cuda-graph-max-bs-gone" not in {bug.id for bug, _ in bugs_of(report)}
+
+
+def test_a_flag_left_to_the_server_is_engaged_whatever_came_out():
+    command = "vllm serve /m/kimi -tp 8 --dtype auto --max-num-seqs 8 --spec-method eagle3 --spec-tokens 3"
+    log = texts.VLLM_0_33.replace("'max_num_seqs': 8", "'max_num_seqs': 4, 'dtype': 'torch.bfloat16'")
+    collected = collect_documents([texts.document(command, "launch.sh"), texts.document(log, "server.log")])
+    assert collected.facts.launch.resolved["dtype"] == "bfloat16"
+    answer = answer_report(collected.facts, collected.evidence)
+    engaged = [finding.title for finding in answer.findings if finding.rule == "R-ENGAGE"]
+    assert len(engaged) == 1
+    assert "max-num-seqs was given as 8, the server runs with 4" in engaged[0]

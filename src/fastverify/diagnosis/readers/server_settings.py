@@ -111,7 +111,9 @@ def add_resolved(builder: ReadingBuilder, server: ServerName, settings: Mapping[
     found = canonical(server, settings)
     scalars = {name: value for name, value in found.items() if isinstance(value, str | int | float | bool)}
     for name, value in list(scalars.items())[:MAX_RESOLVED]:
-        builder.add(f"launch.resolved.{name}", value, line, arm=arm_of(server, found))
+        # vLLM prints `torch.bfloat16` for what the flag calls bfloat16.
+        known = value.removeprefix("torch.") if isinstance(value, str) else value
+        builder.add(f"launch.resolved.{name}", known, line, arm=arm_of(server, found))
     add_settings(builder, server, found, line)
 
 

@@ -45,7 +45,7 @@ def flags_changed(report: Report) -> Iterator[Finding]:
     for name, asked in report.facts.launch.flags.items():
         key = name.replace("-", "_")
         got = resolved.get(key, asked)
-        if got is None or _text(got) == _text(asked):
+        if got is None or _text(got) == _text(asked) or _text(asked) == "auto":
             continue
         yield Finding(
             rule="R-ENGAGE",
