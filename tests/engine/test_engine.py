@@ -120,6 +120,25 @@ def test_every_rank_writes_a_trace_with_spans(engine: Engine, tmp_path: Path) ->
     assert engine.stop_profile(tmp_path) == []
 
 
+def test_a_profile_that_cannot_be_written_is_refused_and_the_ranks_go_on(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "rank-1.trace.json.gz").mkdir()
+    engine.start_profile()
+    with pytest.raises(ConfigError, match=r"rank-1\.trace\.json\.gz cannot be written"):
+        engine.stop_profile(tmp_path)
+    engine.submit(Request("later", (1, 2, 3), SamplingParams(2)))
+    assert collect(engine, {"later"})["later"][-1].finish_reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-30])
+def test_a_tiny_temperature_is_greedy(models: dict[str, str], temperature: float) -> None:
+    """Logits over it would overflow float32, and one such request would end the ranks."""
+    for drafter in ("none", "eagle3"):
+        core = core_of(settings(models, drafter=drafter))
+        assert run(core, requests(PROMPTS[:2], 6, temperature=temperature, seed=1)) == run(
+            core_of(settings(models, drafter="none")), requests(PROMPTS[:2], 6)
+        )
+
+
 def test_an_idle_engine_uses_no_cpu(engine: Engine) -> None:
     ranks = [child for child in psutil.Process().children() if "rank_process" in " ".join(child.cmdline())]
     assert len(ranks) == 2

@@ -97,10 +97,11 @@ class StatsReply:
 
 @dataclass(frozen=True)
 class ProfileReply:
-    """Answer to `StartProfile` (no path) and `StopProfile`."""
+    """Answer to `StartProfile` (no path) and `StopProfile`. `error`: why there is no file although one was asked."""
 
     ticket: int
     path: str | None
+    error: str | None = None
 
 
 Report = Ready | Failed | Events | StatsReply | ProfileReply

@@ -52,7 +52,7 @@ class Engine:
         self._events: queue.SimpleQueue[TokenEvent | None] = queue.SimpleQueue()
         self._active: set[str] = set()
         self._tickets = itertools.count()
-        self._replies: dict[int, tuple[Future[Any], list[str]]] = {}
+        self._replies: dict[int, tuple[Future[Any], list[ProfileReply]]] = {}
         self._num_ready = 0
         self._ready: Future[dict[str, Any]] = Future()
         self._error: Exception | None = None
@@ -129,7 +129,10 @@ class Engine:
         self._ask(lambda ticket: StartProfile(ticket))
 
     def stop_profile(self, folder: Path) -> list[Path]:
-        """Write one trace per rank into `folder`; their paths. Empty when nothing was recording."""
+        """Write one trace per rank into `folder`; their paths. Empty when nothing was recording.
+
+        Raises: ConfigError where a rank cannot write its file; OSError where the folder cannot be made.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         paths: list[str] = self._ask(lambda ticket: StopProfile(ticket, str(folder.resolve())))
         return sorted(map(Path, paths))
@@ -218,16 +221,21 @@ class Engine:
                     self._events.put(event)
             case StatsReply(ticket, stats):
                 self._replies.pop(ticket)[0].set_result(stats)
-            case ProfileReply(ticket, path):
-                self._receive_profile(ticket, path)
+            case ProfileReply():
+                self._receive_profile(report)
 
-    def _receive_profile(self, ticket: int, path: str | None) -> None:
+    def _receive_profile(self, report: ProfileReply) -> None:
         """Every rank answers; the last one completes the call."""
-        reply, paths = self._replies[ticket]
-        paths.append(path or "")
-        if len(paths) == self.config.tp_size:
-            del self._replies[ticket]
-            reply.set_result([path for path in paths if path])
+        reply, reports = self._replies[report.ticket]
+        reports.append(report)
+        if len(reports) < self.config.tp_size:
+            return
+        del self._replies[report.ticket]
+        errors_of_ranks = [one.error for one in reports if one.error is not None]
+        if errors_of_ranks:
+            reply.set_exception(ConfigError(errors_of_ranks[0]))
+        else:
+            reply.set_result([one.path for one in reports if one.path is not None])
 
     def _die(self, failures: dict[int, Failed]) -> None:
         """A rank is gone: explain it to everyone who waits, and end the others."""

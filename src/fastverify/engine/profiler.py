@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from fastverify.engine.phase_clock import PhaseClock
+from fastverify.errors import ConfigError
 
 
 class RankProfiler:
@@ -30,12 +31,21 @@ class RankProfiler:
         self._clock.set_profiling(True)
 
     def stop(self, folder: str) -> str | None:
-        """End recording and write `rank-<n>.trace.json.gz`; its path, or None when nothing was recording."""
+        """End recording and write `rank-<n>.trace.json.gz`; its path, or None when nothing was recording.
+
+        Raises: ConfigError where it cannot be written; the recording is lost then.
+        """
         if self._profile is None:
             return None
         profile, self._profile = self._profile, None
         self._clock.set_profiling(False)
         profile.stop()
         path = Path(folder) / f"rank-{self._rank}.trace.json.gz"
-        profile.export_chrome_trace(str(path))
+        try:
+            profile.export_chrome_trace(str(path))
+        except (OSError, RuntimeError) as error:
+            raise ConfigError(
+                f"a profile needs a folder that every rank can write to, but {path} cannot be written: {error}. "
+                "Give another folder or make room, and record again."
+            ) from error
         return str(path)

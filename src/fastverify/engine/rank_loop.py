@@ -32,6 +32,7 @@ from fastverify.engine.load import describe, load_core
 from fastverify.engine.outbox import Outbox
 from fastverify.engine.profiler import RankProfiler
 from fastverify.engine.rank_spec import RankSpec
+from fastverify.errors import ConfigError
 
 
 def run_rank(spec: RankSpec, owner: Connection) -> None:
@@ -97,6 +98,13 @@ class RankLoop:
                 self._profiler.start()
                 self._owner.send(ProfileReply(ticket, None))
             case StopProfile(ticket, folder):
-                self._owner.send(ProfileReply(ticket, self._profiler.stop(folder)))
+                self._owner.send(self._stop_profile(ticket, folder))
             case Close():
                 self._is_closed = True
+
+    def _stop_profile(self, ticket: int, folder: str) -> ProfileReply:
+        """A folder that cannot be written is the asker's trouble; requests go on."""
+        try:
+            return ProfileReply(ticket, self._profiler.stop(folder))
+        except ConfigError as error:
+            return ProfileReply(ticket, None, str(error))

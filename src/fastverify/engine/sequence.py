@@ -13,6 +13,9 @@ from fastverify.engine.request import FinishReason, Request, RequestStats
 from fastverify.engine.sampling import create_generator
 from fastverify.engine.stats import SpeculationTotals
 
+# Below it logits divided by it overflow float32 and a softmax has NaN; above it only exact ties share probability.
+_MIN_TEMPERATURE = 1e-30
+
 
 class Sequence:
     """State of one running request. `slot` is its place in every cache."""
@@ -25,7 +28,8 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         self.num_cached = 0
         self.speculative = request.speculative
-        self.temperature = sampling.temperature
+        # Temperature 0 stays 0: greedy.
+        self.temperature = sampling.temperature and max(sampling.temperature, _MIN_TEMPERATURE)
         self._stream = request.stream
         self.generator = create_generator(sampling.seed, engine_seed, request.request_id)
         self.finish_reason: FinishReason | None = None
