@@ -1,9 +1,12 @@
 """Rules on a report, one threshold at a time: each fires just beyond it and is silent just before."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fastverify.diagnosis import rules
 from fastverify.diagnosis.answer import answer_report
 from fastverify.diagnosis.facts_file import make_facts
 from fastverify.diagnosis.findings import Finding
@@ -140,3 +143,11 @@ def test_requested_backend_without_its_line_did_not_engage() -> None:
     assert findings("R-ENGAGE", server="vllm", launch=launch, log=log)
     engaged = {**log, "engaged": ["Initialized FlashInfer PCIe IPC all-reduce for TP8"]}
     assert not findings("R-ENGAGE", server="vllm", launch=launch, log=engaged)
+
+
+def test_page_lists_every_rule_that_can_fire() -> None:
+    package = Path(rules.__file__).parent
+    known = {name for path in package.glob("*.py") for name in re.findall(r'"(R-[A-Z0-9]+)"', path.read_text())}
+    page = (Path(__file__).parent.parent.parent / "docs" / "diagnosis.md").read_text()
+    assert len(known) >= 19
+    assert {name for name in known if not re.search(rf"{name}\b", page)} == set()
