@@ -54,7 +54,7 @@ class CollectiveRow(Row):
 
 
 class PassRow(Row):
-    """All passes of one kind, phase, batch and row count.
+    """All passes of one kind, phase, batch and row count; `waiting_us` and `transfer_us` need several ranks.
 
     `gap_us` is time inside the wall span when nothing ran: `launch_gap_us` of it because the host launched too late,
     `graph_gap_us` of it between kernels of one graph. `idle_before_us` is device idle time since the pass before.
@@ -83,6 +83,8 @@ class PassRow(Row):
     launch_gap_us: float
     graph_gap_us: float
     idle_before_us: float
+    waiting_us: float | None = None
+    transfer_us: float | None = None
     is_launch_bound: bool
     backends: tuple[str, ...]
     collectives: tuple[CollectiveRow, ...]

@@ -24,27 +24,46 @@ MIN_WAITING_SHARE = 0.1
 MAX_OWN_WAITING_SHARE = 0.5
 
 
+UNMATCHED = -1
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Rank rows with waiting and transfer filled in, and what could not be matched.
+
+    `transfer_ns` has one entry per row of the first rank's work, UNMATCHED for all but matched collectives.
+    """
+
+    ranks: tuple[RankRow, ...]
+    faults: tuple[HealthRow, ...]
+    transfer_ns: Int64
+
+
 @dataclass(frozen=True)
 class _Matched:
-    """Starts and ends of matched collectives: one row per rank, one column per collective."""
+    """Matched collectives: one line of times per rank, one column per collective; `row` is the first rank's."""
 
     start_ns: Int64
     end_ns: Int64
+    row: Int64
 
 
-def match_ranks(rows: Sequence[RankRow], works: Sequence[Work]) -> tuple[tuple[RankRow, ...], list[HealthRow]]:
-    """Rows with waiting and transfer filled in, and what could not be matched."""
+def match_ranks(rows: Sequence[RankRow], works: Sequence[Work]) -> Matching:
+    """Match the collectives of all ranks, given in order of rank."""
+    transfer_ns = np.full(len(works[0]), UNMATCHED, dtype=np.int64)
     if len(rows) < 2:
-        return tuple(rows), []
+        return Matching(tuple(rows), (), transfer_ns)
     doubled = [row for i, row in enumerate(rows) if row.rank in {other.rank for other in rows[:i]}]
     if doubled:
         names = ", ".join(row.source for row in rows if row.rank == doubled[0].rank)
-        return tuple(rows), [HealthRow(fault="several files claim one rank", count=len(doubled), example=names)]
+        fault = HealthRow(fault="several files claim one rank", count=len(doubled), example=names)
+        return Matching(tuple(rows), (fault,), transfer_ns)
     matched, faults = _match(rows, works)
     if matched.start_ns.shape[1] == 0:
-        return tuple(rows), faults
+        return Matching(tuple(rows), faults, transfer_ns)
     durations = matched.end_ns - matched.start_ns
     transfer = durations.min(axis=0)
+    transfer_ns[matched.row] = transfer
     waiting = (durations - transfer).sum(axis=1)
     last = np.bincount(durations.argmin(axis=0), minlength=len(rows))
     offsets = np.median(matched.end_ns - matched.end_ns[0], axis=1)
@@ -62,13 +81,13 @@ def match_ranks(rows: Sequence[RankRow], works: Sequence[Work]) -> tuple[tuple[R
         )
         for i, row in enumerate(rows)
     ]
-    return tuple(filled), faults
+    return Matching(tuple(filled), faults, transfer_ns)
 
 
-def _match(rows: Sequence[RankRow], works: Sequence[Work]) -> tuple[_Matched, list[HealthRow]]:
+def _match(rows: Sequence[RankRow], works: Sequence[Work]) -> tuple[_Matched, tuple[HealthRow, ...]]:
     """Pairs collectives by kind and order. Where ranks hold different counts of a kind, none of it is matched."""
     by_kind = [_by_kind(work) for work in works]
-    starts, ends, unmatched, example = [], [], 0, ""
+    starts, ends, first, unmatched, example = [], [], [], 0, ""
     for key in sorted(set().union(*by_kind)):
         found = [kinds.get(key) for kinds in by_kind]
         counts = [0 if rows_of is None else len(rows_of) for rows_of in found]
@@ -79,12 +98,17 @@ def _match(rows: Sequence[RankRow], works: Sequence[Work]) -> tuple[_Matched, li
             )
             continue
         chosen = [rows_of for rows_of in found if rows_of is not None]
+        first.append(chosen[0])
         starts.append(np.stack([work.start_ns[i] for work, i in zip(works, chosen, strict=True)]))
         ends.append(np.stack([work.end_ns[i] for work, i in zip(works, chosen, strict=True)]))
     empty = np.zeros((len(works), 0), dtype=np.int64)
-    faults = [HealthRow(fault="collectives not matched over ranks", count=unmatched, example=example)]
-    matched = _Matched(np.concatenate([empty, *starts], axis=1), np.concatenate([empty, *ends], axis=1))
-    return matched, faults if unmatched else []
+    fault = HealthRow(fault="collectives not matched over ranks", count=unmatched, example=example)
+    matched = _Matched(
+        np.concatenate([empty, *starts], axis=1),
+        np.concatenate([empty, *ends], axis=1),
+        np.concatenate([np.zeros(0, dtype=np.int64), *first]),
+    )
+    return matched, (fault,) if unmatched else ()
 
 
 def _by_kind(work: Work) -> dict[tuple[str, str], Int64]:

@@ -9,6 +9,8 @@ from fastverify.trace.profile import PassRow, Profile
 from fastverify.trace.spans import PassKind
 from fastverify.units import US_PER_MS, format_ms
 
+# Arbitrary: less waiting than this share of the communication is not worth a clause.
+MIN_WAITING_SHARE = 0.1
 _ORDER = (PassKind.VERIFY, PassKind.PLAIN, PassKind.MIXED, PassKind.PREFILL, PassKind.OTHER)
 
 
@@ -70,6 +72,8 @@ def _communication(row: PassRow) -> str:
     if others:
         counts.append(_count(others, "other collective" if counts else "collective"))
     cost = f"cost {format_us(row.exposed_communication_us)} of it with no compute under them ({share:.0%})"
+    if row.waiting_us is not None and row.waiting_us > MIN_WAITING_SHARE * row.communication_us:
+        cost += f", {format_us(row.waiting_us)} of that waiting for other ranks"
     return f"{' and '.join(counts)} ({names}) {cost}"
 
 
