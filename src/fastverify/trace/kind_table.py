@@ -68,7 +68,7 @@ COLLECTIVES = [
         "code: sglang jit csrc"),
     # FlashInfer and TensorRT-LLM: fused with the norm, PCIe by IPC, and the lamport family. Fused rows come first.
     CollectiveRow(
-        r"(?:moe_?finalize|moe_?reduce)_all_?reduce\w*?(?:_kernel)?(?:_(?P<algorithm>oneshot|twoshot))?(?:_|<|\(|$)",
+        r"(?:moe_?finalize|moe_?reduce)_all_?reduce(?:\w*?_(?P<algorithm>oneshot|twoshot))?",
         Backend.FLASHINFER, AR, "", "", True, "code: flashinfer trtllm_moe_allreduce_fusion.cuh, sglang jit"),
     CollectiveRow(
         r"allreduce_fusion_kernel_(?P<algorithm>oneshot|twoshot)_(?P<protocol>lamport|sync)",
