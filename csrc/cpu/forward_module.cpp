@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "angles.hpp"
 #include "packed_weight.hpp"
 #include "python_errors.hpp"
 #include "vocabulary.hpp"
@@ -20,7 +21,7 @@ namespace {
 using Address = uintptr_t;
 
 float* floats_at(Address address) { return reinterpret_cast<float*>(address); }
-int64_t* ids_at(Address address) { return reinterpret_cast<int64_t*>(address); }
+int64_t* integers_at(Address address) { return reinterpret_cast<int64_t*>(address); }
 
 const ForwardKernels& require_kernels(const std::string& simd) {
   const ForwardKernels* const kernels = find_forward_kernels(simd.c_str());
@@ -121,6 +122,12 @@ class PyKernels {
     }
   }
 
+  void compute_angles(Address positions, size_t num_positions, Address frequencies, size_t num_frequencies, float scale,
+                      Address cos, Address sin) const {
+    fastverify::compute_angles(integers_at(positions), num_positions, floats_at(frequencies), num_frequencies, scale,
+                               floats_at(cos), floats_at(sin));
+  }
+
   void rotate(Address x, size_t row_stride, Address cos, Address sin, size_t num_rows, size_t num_heads,
               size_t head_dim) const {
     kernels_.rotate(floats_at(x), row_stride, floats_at(cos), floats_at(sin), num_rows, num_heads, head_dim);
@@ -132,12 +139,12 @@ class PyKernels {
   }
 
   void choose_best(Address best, size_t num_ranks, size_t num_rows, Address ids) const {
-    fastverify::choose_best(floats_at(best), num_ranks, num_rows, ids_at(ids));
+    fastverify::choose_best(floats_at(best), num_ranks, num_rows, integers_at(ids));
   }
 
   void look_up(Address table, int64_t first_id, int64_t num_ids, size_t row_size, Address ids, size_t count,
                Address out) const {
-    fastverify::look_up({floats_at(table), first_id, num_ids, row_size}, ids_at(ids), count, floats_at(out));
+    fastverify::look_up({floats_at(table), first_id, num_ids, row_size}, integers_at(ids), count, floats_at(out));
   }
 
  private:
@@ -166,6 +173,7 @@ NB_MODULE(_kernels, m) {
       .def(nb::init<const std::string&>(), nb::arg("simd"))
       .def_prop_ro("simd", &PyKernels::simd)
       .def("rms_norm", &PyKernels::rms_norm)
+      .def("compute_angles", &PyKernels::compute_angles)
       .def("rotate", &PyKernels::rotate)
       .def("arg_max", &PyKernels::arg_max)
       .def("choose_best", &PyKernels::choose_best)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fastverify.model_config import ModelConfig, YarnRope
 from fastverify.models import kernels
-from fastverify.models.rope import rotate
+from fastverify.models.rope import Rope, rotate
 
 _kernels = pytest.importorskip("fastverify.models._kernels")
 SIMD = _kernels.list_simd()
@@ -91,6 +92,15 @@ def test_rotation_of_some_heads(head_dim: int, simd: str) -> None:
     expected = rotate(heads, 3, angles)
     with torch.no_grad():
         torch.testing.assert_close(rotate(heads, 3, angles), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scaling", [None, YarnRope(4.0, 2048, 32.0, 1.0, True, None, None, None)])
+def test_angles(scaling: YarnRope | None, simd: str) -> None:
+    config = ModelConfig("LlamaForCausalLM", 64, 1, 2, 2, 32, 64, 100, rope_scaling=scaling)
+    rope, positions = Rope(config), torch.tensor([0, 1, 511, 9000])
+    expected = rope.forward(positions, torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(rope.forward(positions, torch.float32), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("num_columns", [1, 7, 16, 100])

@@ -4,6 +4,17 @@ class Kernels:
     simd: str
     def __init__(self, simd: str) -> None: ...
     def rms_norm(self, x: int, weight: int, eps: float, num_rows: int, size: int, out: int, /) -> None: ...
+    def compute_angles(
+        self,
+        positions: int,
+        num_positions: int,
+        frequencies: int,
+        num_frequencies: int,
+        scale: float,
+        cos: int,
+        sin: int,
+        /,
+    ) -> None: ...
     def rotate(
         self, x: int, row_stride: int, cos: int, sin: int, num_rows: int, num_heads: int, head_dim: int, /
     ) -> None: ...

@@ -73,6 +73,24 @@ def rms_norm(kernels: _kernels.Kernels, x: torch.Tensor, weight: torch.Tensor, e
     return out
 
 
+def compute_angles(
+    kernels: _kernels.Kernels, positions_T: torch.Tensor, frequencies: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cos and sin [T, 1, frequencies] of position * frequency, times `scale`."""
+    num_rows, num_frequencies = positions_T.shape[0], frequencies.shape[0]
+    cos, sin = torch.empty(2, num_rows, 1, num_frequencies).unbind(0)
+    kernels.compute_angles(
+        positions_T.data_ptr(),
+        num_rows,
+        frequencies.data_ptr(),
+        num_frequencies,
+        scale,
+        cos.data_ptr(),
+        sin.data_ptr(),
+    )
+    return cos, sin
+
+
 def rotate_(
     kernels: _kernels.Kernels, heads: torch.Tensor, num_rotated: int, cos: torch.Tensor, sin: torch.Tensor
 ) -> None:

@@ -49,12 +49,12 @@ class SelfAttention(nn.Module):
         heads_Thd = self.qkv.forward(x_TD).view(num_rows, -1, self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             heads_Thd = self._normed(heads_Thd, self.q_norm, self.k_norm)
-        q_THd, k_TKd, v_TKd = rotate(heads_Thd, self.num_rotated, angles).split(self.head_counts, 1)
+        q_THd, k_TKd, v_TKd = rotate(heads_Thd, self.num_rotated, angles).split_with_sizes(self.head_counts, 1)
         out_THd = attention.attend(self.layer, q_THd, k_TKd, v_TKd)
         return self.output.forward(out_THd.reshape(num_rows, -1))
 
     def _normed(self, heads_Thd: torch.Tensor, q_norm: torch.Tensor, k_norm: torch.Tensor) -> torch.Tensor:
-        q_THd, k_TKd, v_TKd = heads_Thd.split(self.head_counts, 1)
+        q_THd, k_TKd, v_TKd = heads_Thd.split_with_sizes(self.head_counts, 1)
         return torch.cat((rms_norm(q_THd, q_norm, self.eps), rms_norm(k_TKd, k_norm, self.eps), v_TKd), 1)
 
     def slots(self, prefix: str) -> Slots:

@@ -39,6 +39,9 @@ class Rope(nn.Module):
 
     def forward(self, positions_T: torch.Tensor, dtype: torch.dtype) -> Angles:
         """Cos and signed sin of each position, in `dtype`."""
+        native = kernels.kernels_for(self.signed_frequencies)
+        if native is not None and dtype == torch.float32:
+            return kernels.compute_angles(native, positions_T, self.signed_frequencies, self.scale)
         angles_T1d = positions_T[:, None, None] * self.signed_frequencies
         cos_T1d, sin_T1d = angles_T1d.cos(), angles_T1d.sin()
         if self.scale != 1.0:
@@ -53,7 +56,7 @@ def rotate(heads_Thd: torch.Tensor, num_rotated: int, angles: Angles) -> torch.T
     if native is not None:
         kernels.rotate_(native, heads_Thd, num_rotated, cos_T1d, sin_T1d)
         return heads_Thd
-    x_Thd, rest_Thd = heads_Thd.split((num_rotated, heads_Thd.shape[1] - num_rotated), 1)
+    x_Thd, rest_Thd = heads_Thd.split_with_sizes((num_rotated, heads_Thd.shape[1] - num_rotated), 1)
     rotated_Thd = torch.addcmul(x_Thd * cos_T1d, x_Thd.roll(x_Thd.shape[-1] // 2, -1), sin_T1d)
     return torch.cat((rotated_Thd, rest_Thd), 1)
 
