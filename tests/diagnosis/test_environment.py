@@ -63,6 +63,24 @@ def test_a_dump_of_a_machine_with_gpus_comes_back_as_facts():
     assert hardware.packages["fastverify"]
 
 
+def test_a_dump_from_the_recorded_output_of_two_h200():
+    def run(arguments: Sequence[str]) -> ToolOutput:
+        command = " ".join(arguments)
+        if arguments[1].startswith("--query-gpu="):
+            return ToolOutput(command, texts.H200_QUERY)
+        table = texts.H200_TOPOLOGY.partition(f"$ {command}\n")[2].partition("\n$")[0]
+        return ToolOutput(command, table or None, "not recorded")
+
+    document = read_environment(run=run).to_document()
+    result = collect_documents([texts.document(json.dumps(document, indent=1), "env.json")])
+    hardware = result.facts.hardware
+    assert isinstance(hardware, MachineFacts)
+    assert (hardware.gpu, hardware.num_gpus, hardware.driver_version) == ("NVIDIA H200", 2, "580.159.04")
+    assert (hardware.pcie_gen, hardware.pcie_width, hardware.link_under_load) == (5, 16, False)
+    assert (hardware.nvlink_all_pairs, hardware.p2p_atomics, hardware.p2p_read) == (True, True, None)
+    assert result.facts.fabric == "nvlink"
+
+
 def test_idle_gpus_say_nothing_about_the_width_under_load():
     environment = read_environment(run=Machine(load=0))
     assert environment.facts["hardware.link_under_load"] is False

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fastverify.diagnosis.environment import Environment
 
 IOMMU_GROUPS = Path("/sys/kernel/iommu_groups")
+DRIVER = Path("/proc/driver/nvidia")
 # Source: kernel documentation, ABI/testing/sysfs-kernel-iommu_groups.
 _GROUP_TYPES = {"identity": "passthrough", "DMA": "translated", "DMA-FQ": "translated"}
 
@@ -37,6 +38,7 @@ def read_host_facts(environment: Environment) -> None:
     environment.add("host.cpu_sockets", _num_sockets(), "/proc/cpuinfo names no sockets")
     environment.add("hardware.container", _container())
     environment.add("host.hypervisor", "hypervisor" in (_read(Path("/proc/cpuinfo")) or ""))
+    _add_driver(environment)
     _add_limits(environment)
 
 
@@ -55,6 +57,18 @@ def _add_iommu(environment: Environment) -> None:
     types = [text for file in sorted(IOMMU_GROUPS.glob("*/type"))[:4096] if (text := _read(file)) is not None]
     mode = iommu_of_groups(types, has_folder=IOMMU_GROUPS.is_dir()) or iommu_mode(command_line.split())
     environment.add("hardware.iommu", mode, "neither the kernel's groups nor its command line tell")
+
+
+def _add_driver(environment: Environment) -> None:
+    """Which kernel module drives the GPUs, and the registry words it was loaded with: they can force peer access."""
+    version = _read(DRIVER / "version")
+    if version is None:
+        return
+    flavour = "open" if "Open Kernel Module" in version.partition("\n")[0] else "proprietary"
+    environment.add("hardware.driver_flavour", flavour)
+    parameters = (_read(DRIVER / "params") or "").splitlines()
+    words = [line for line in parameters if line.startswith(("RegistryDwords", "EnablePCIERelaxedOrderingMode"))]
+    environment.add("host.driver_parameters", words)
 
 
 def _add_limits(environment: Environment) -> None:

@@ -47,6 +47,12 @@ PREFIXES = (
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 NCCL_FILES = (Path("/etc/nccl.conf"), Path.home() / ".nccl.conf")
 MAX_PROCESSES = 2000
+_ASK_NCCL = """
+import ctypes, sys
+version = ctypes.c_int()
+if ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(version)) == 0:
+    print(version.value)
+"""
 _LIST_PACKAGES = """
 import json
 from importlib import metadata
@@ -71,7 +77,7 @@ def read_software_facts(environment: Environment, run: Callable[..., ToolOutput]
             environment.add(f"software.{server}", versions[server])
     _add_variables(environment)
     _add_nccl_files(environment)
-    _add_loaded(environment)
+    _add_loaded(environment, run)
 
 
 def processes_with(word: str) -> dict[int, list[str]]:
@@ -89,10 +95,12 @@ def processes_with(word: str) -> dict[int, list[str]]:
     return found
 
 
-def _add_loaded(environment: Environment) -> None:
+def _add_loaded(environment: Environment, run: Callable[..., ToolOutput]) -> None:
     """NCCL libraries that are in use, and the cores that each process with a GPU may run on."""
     libraries = dict.fromkeys(path for paths in processes_with("libnccl").values() for path in paths)
     environment.add("software.loaded_nccl", list(libraries) or None, "no process of this user has loaded NCCL")
+    versions = {_nccl_version(run, library) for library in libraries} - {""}
+    environment.add("software.loaded_nccl_version", sorted(versions) or None)
     ranks = []
     for pid in processes_with("libcuda."):
         try:
@@ -101,6 +109,18 @@ def _add_loaded(environment: Environment) -> None:
             continue
         ranks.append(f"process {pid}: {format_cores(cores)}")
     environment.add("software.rank_affinity", ranks or None, "no process of this user has loaded CUDA")
+
+
+def _nccl_version(run: Callable[..., ToolOutput], library: str) -> str:
+    """What a library calls itself, asked in a process of its own; empty where it does not load."""
+    output = run((sys.executable, "-I", "-c", _ASK_NCCL, library))
+    found = (output.text or "").strip()
+    if not found.isdecimal():
+        return ""
+    # Source: nccl.h, NCCL_VERSION: 2.28.9 is 22809; up to 2.8 a digit less.
+    number = int(found)
+    major, minor, patch = (number // 10000, number // 100 % 100, number % 100)
+    return f"{major}.{minor}.{patch}" if number >= 10000 else found
 
 
 def _own_versions() -> dict[str, str]:

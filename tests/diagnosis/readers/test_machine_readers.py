@@ -34,6 +34,19 @@ def test_nvlink_everywhere_and_in_pairs():
     assert reading.values("hardware.nvlink_all_pairs") == ("false",)
 
 
+@pytest.mark.parametrize("text", [texts.H200_TOPOLOGY, texts.H200_TOPOLOGY.replace("\x1b", "")], ids=["file", "pasted"])
+def test_tables_as_nvidia_smi_really_prints_them(text):
+    reading = read_topology(texts.document(text))
+    assert reading is not None
+    found = {piece.name: piece.value for piece in reading.evidence}
+    assert (found["fabric"], found["hardware.worst_link"], found["hardware.num_numa_nodes"]) == ("nvlink", "NV18", 1)
+    assert found["hardware.p2p_atomics"] == "true"
+    reading = read_software(texts.document(texts.H200_SMI))
+    assert reading is not None
+    assert reading.values("hardware.gpu_power_share") == pytest.approx((94 / 700, 108 / 700))
+    assert reading.values("hardware.gpu_utilization") == (0.0, 0.0)
+
+
 def test_a_peer_table_without_its_command_is_told_not_guessed():
     table = texts.TOPOLOGY.partition("$ nvidia-smi topo -p2p a\n")[2].partition("\n\n")[0]
     reading = read_topology(texts.document(table))

@@ -95,6 +95,23 @@ $ nvidia-smi topo -p2p rw
  GPU2   OK      OK      X       OK
  GPU3   OK      OK      OK      X
 """
+# Recorded on 2 H200, driver 580.159.04: the header is underlined even in a pipe, and tabs end the lines.
+H200_TOPOLOGY = (
+    "$ nvidia-smi topo -m\n\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV18\t0-31\t0\t\tN/A\nGPU1\tNV18\t X \t0-31\t0\t\tN/A\n\nLegend:\n\n  X    = Self\n"
+    "$ nvidia-smi topo -p2p a\n \t\x1b[4mGPU0\tGPU1\t\x1b[0m\n GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n\nLegend:\n"
+)
+H200_SMI = """\
+| NVIDIA-SMI 580.159.04             Driver Version: 580.159.04     CUDA Version: 13.0     |
+|   0  NVIDIA H200                    On  |   00000000:00:06.0 Off |                    0 |
+| N/A   36C    P0             94W /  700W |       0MiB / 143771MiB |      0%      Default |
+|   1  NVIDIA H200                    On  |   00000000:00:07.0 Off |                    0 |
+| N/A   34C    P0            108W /  700W |       0MiB / 143771MiB |      0%      Default |
+"""
+H200_QUERY = """\
+NVIDIA H200, 00000000:00:06.0, 580.159.04, 9.0, 5, 5, 16, 16, 0, 97.40, 700.00, 700.00, 0x0000000000000001, 435, Enabled, Disabled
+NVIDIA H200, 00000000:00:07.0, 580.159.04, 9.0, 5, 5, 16, 16, 0, 111.33, 700.00, 700.00, 0x0000000000000001, 375, Enabled, Disabled
+"""
 LSPCI = """\
 00:01.1 PCI bridge: Some Corporation Root Port (prog-if 00 [Normal decode])
 \t\tLnkSta:\tSpeed 32GT/s, Width x16

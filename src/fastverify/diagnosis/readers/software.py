@@ -20,6 +20,7 @@ MARKERS = (
     "flashinfer_python",
     "[pip3] torch",
     "Nvidia driver version",
+    "NVRM version",
 )
 # Name of the dump -> name of the package; distributions keep the name that `pip` gives them.
 _VERSIONS = {
@@ -106,6 +107,10 @@ def _add_machine(builder: ReadingBuilder, line: int, text: str) -> None:
         builder.add("hardware.compute_capability", found[1], line, once=True)
     if found := _DRIVER.search(text):
         builder.add("hardware.driver_version", found[1], line, once=True)
+    if "NVRM version" in text:
+        builder.add(
+            "hardware.driver_flavour", "open" if "Open Kernel Module" in text else "proprietary", line, once=True
+        )
     if found := _NUMA.search(text):
         builder.add("hardware.num_numa_nodes", int(found[1]), line, once=True)
     if found := _CORES.search(text.strip()):

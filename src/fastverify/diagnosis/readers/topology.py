@@ -19,6 +19,8 @@ P2P_CELLS = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
 # From near to far. NV is a bonded set of NVLinks.
 LINKS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _LINK = re.compile(r"NV\d{1,3}|PIX|PXB|PHB|NODE|SYS")
+# nvidia-smi underlines the header even in a pipe; pasting loses the escape character and keeps the rest.
+_UNDERLINE = re.compile(r"\[[04]m")
 _ACCESS = re.compile(r"p2p\s+(?:-?\w+\s+)?([rwanp]{1,4})\b")
 _ACCESS_NAMES = {"r": "p2p_read", "w": "p2p_write", "a": "p2p_atomics"}
 MAX_LINES_ABOVE = 6
@@ -58,7 +60,7 @@ def find_matrices(document: Document) -> Iterator[Matrix]:
     for place, (number, text) in enumerate(lines):
         if "GPU0" not in text:
             continue
-        header = text.strip(" \t>|`").split()
+        header = _UNDERLINE.sub("", text).strip(" \t>|`").split()
         if header[:1] != ["GPU0"] or len(header) > 1 and not header[1].startswith(("GPU", "NIC", "CPU", "mlx")):
             continue
         num_gpus = sum(1 for word in header if re.fullmatch(r"GPU\d{1,2}", word))
