@@ -19,6 +19,8 @@ from fastverify.trace.work import Work, work_of
 
 # Arbitrary: draft models of public heads have one to a few layers, targets dozens; anything between 0.1 and 0.5 works.
 DRAFT_LAYER_SHARE = 0.25
+# Arbitrary: a draft range is next to its target's; a few others may lie between.
+MAX_RANGES_APART = 8
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def _with_batch(ranges: list[_Range]) -> list[_Range]:
     for i, one in enumerate(ranges):
         if one.meaning.kind is PassKind.DRAFT and one.meaning.batch is None:
             behind = one.meaning.phase == "draft"
-            around = ranges[i + 1 :] if behind else ranges[i - 1 :: -1] if i else []
+            near = ranges[i + 1 : i + 1 + MAX_RANGES_APART], ranges[max(i - MAX_RANGES_APART, 0) : i][::-1]
+            around = near[0] if behind else near[1]
             targets = (other for other in around if other.meaning.kind in TARGET_KINDS and other.thread == one.thread)
             target = next(targets, None)
             if target is not None:
@@ -191,8 +194,9 @@ def _split_tail(
 def _draft_scope(trace: TraceData, thread: int, start_ns: int, end_ns: int) -> tuple[int, int] | None:
     """vLLM's `draft` scope that opens in a window of a thread; an empty one at the window's end where others do."""
     annotations = trace.annotations
-    between = (annotations.thread == thread) & (annotations.ts_ns >= start_ns) & (annotations.ts_ns < end_ns)
-    scopes = [(parse_scope(trace.names[annotations.name[i]]), i) for i in np.flatnonzero(between)]
+    first, last = np.searchsorted(annotations.ts_ns, [start_ns, end_ns])
+    on_thread = [i for i in range(first, last) if annotations.thread[i] == thread]
+    scopes = [(parse_scope(trace.names[annotations.name[i]]), i) for i in on_thread]
     for scope, i in scopes:
         if scope == "draft":
             return int(annotations.ts_ns[i]), int(annotations.ts_ns[i] + annotations.dur_ns[i])
