@@ -96,6 +96,11 @@ def dump(**values: Any) -> dict[str, Any]:
             {"launch": {"flags": {"tp": 8}, "resolved": {"tp": 4}}},
             {"launch": {"flags": {"tp": 8}, "resolved": {"tp": 8.0}}},
         ),
+        (
+            "R-ENGAGE",
+            {"launch": {"flags": {"attention-backend": "fa3"}, "resolved": {"attention_backend": "triton"}}},
+            {"launch": {"flags": {"attention-backend": "auto", "o": '{"a":1}'}, "resolved": {"o": "{'a': 1}"}}},
+        ),
     ],
 )
 def test_rule_fires_beyond_its_threshold_only(rule: str, changes: dict[str, Any], without: dict[str, Any]) -> None:

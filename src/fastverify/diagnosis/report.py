@@ -72,11 +72,22 @@ class Report:
         rows = 1 if plain else arm.rows
         return None if rows is None else self.model.message_bytes(rows * arm.batch)
 
-    def prior(self, arm: ArmReading, num_bytes: float, backend: str = "nccl") -> PriorLatency | None:
-        """Published time of one all-reduce of this size on the report's fabric."""
+    def prior(self, arm: ArmReading, num_bytes: float, backend: str | None = None) -> PriorLatency | None:
+        """Published time of one all-reduce on the report's fabric, by default of what carries it at present."""
         if self.machine.fabric is None or not arm.facts.tp:
             return None
-        return prior_latency(self.machine.fabric, arm.facts.tp, num_bytes, backend)
+        fabric, ranks = self.machine.fabric, arm.facts.tp
+        present = backend or self.present_backend(arm)
+        return prior_latency(fabric, ranks, num_bytes, present) or prior_latency(fabric, ranks, num_bytes)
+
+    def present_backend(self, arm: ArmReading) -> str:
+        """What carries the all-reduces: as told, else the servers' own kernel where they allow it, else NCCL."""
+        told = arm.facts.all_reduce_backend
+        if told is not None:
+            return told
+        is_allowed = self.machine.fabric == "nvlink" or (self.machine.is_pcie and arm.facts.tp == 2)
+        is_off = self.log.custom_all_reduce_disabled is not None or self.flag("disable-custom-all-reduce") is True
+        return "custom" if is_allowed and not is_off and self.server_is(("sglang", "vllm")) else "nccl"
 
     def server_is(self, names: Iterable[str]) -> bool:
         """Whether the report's server is one of these."""

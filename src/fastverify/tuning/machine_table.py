@@ -49,20 +49,19 @@ def machine_table(
         return AllReduceTable(rows)
     own = _own_records(report)
     for backend in prior_backends(fabric, ranks):
-        if backend == "nccl" or backend in own:
+        if backend == report.present_backend(arm) or backend in own:
             continue
         for size, us in present_us.items():
-            there = prior_latency(fabric, ranks, size, backend)
-            nccl = prior_latency(fabric, ranks, size)
-            if there is not None and nccl is not None:
-                rows.append(_row(backend, ranks, size, *_on_this_machine(us, there, nccl)))
+            there, present = prior_latency(fabric, ranks, size, backend), report.prior(arm, size)
+            if there is not None and present is not None:
+                rows.append(_row(backend, ranks, size, *_on_this_machine(us, there, present)))
     rows += [_row(name, ranks, size, us, 0.0) for name, sizes in own.items() for size, us in sizes.items()]
     return AllReduceTable(rows)
 
 
-def _on_this_machine(us: float, there: PriorLatency, nccl: PriorLatency) -> tuple[float, float]:
+def _on_this_machine(us: float, there: PriorLatency, present: PriorLatency) -> tuple[float, float]:
     """Middle and half-width for a backend, given what an all-reduce takes here and what both take elsewhere."""
-    scaled = us * there.us / nccl.us
+    scaled = us * there.us / present.us
     mid = math.sqrt(there.us * scaled) if scaled > there.us else there.us
     low = there.us * (1 - there.spread)
     high = max(scaled, there.us) * (1 + there.spread)

@@ -101,7 +101,7 @@ def above_floor(report: Report) -> Iterator[Finding]:
     """R-ARFLOOR: a short all-reduce takes more than twice what this fabric takes elsewhere."""
     for arm in report.own_arms():
         for size, us, where in _measured(report, arm):
-            prior = report.prior(arm, size)
+            prior = report.prior(arm, size, "nccl")
             if prior is None or size > MAX_FLOOR_BYTES or us <= MAX_OVER_PRIOR * prior.us:
                 continue
             yield Finding(

@@ -45,7 +45,7 @@ def flags_changed(report: Report) -> Iterator[Finding]:
     for name, asked in report.facts.launch.flags.items():
         key = name.replace("-", "_")
         got = resolved.get(key, asked)
-        if got is None or _text(got) == _text(asked) or _text(asked) == "auto":
+        if not (_is_comparable(asked) and _is_comparable(got)) or _text(got) == _text(asked):
             continue
         yield Finding(
             rule="R-ENGAGE",
@@ -89,10 +89,19 @@ def _requested_draft_tp(report: Report) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def _is_comparable(value: object) -> bool:
+    """Numbers, switches and plain words; documents, lists and paths have several right spellings."""
+    text = str(value).strip().lower()
+    return bool(text) and text not in ("auto", "none", "null") and not set(text) & set("{}[](), /")
+
+
 def _text(value: object) -> str:
     """Spelling in which 1, "1", 1.0 and true, "True" are the same."""
     text = str(value).strip().lower()
-    return text.removesuffix(".0")
+    try:
+        return repr(float(text))
+    except ValueError:
+        return text
 
 
 def _short(value: object) -> str:
