@@ -114,6 +114,16 @@ def test_standard_input_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "standard input" in result.kinds
 
 
+@pytest.mark.parametrize("key", ["log", "message"])
+def test_a_log_that_a_container_wrapped_in_json_keeps_its_lines(key):
+    wrapped = "\n".join(json.dumps({key: line + "\n", "stream": "stderr"}) for line in texts.SGLANG_0_5_5.splitlines())
+    result = collected(log=wrapped)
+    assert (result.facts.speculative_tok_s, result.facts.accept_length) == (60.0, 2.0)
+    rate = next(piece for piece in result.evidence if piece.name == "speculative_tok_s" and piece.value == 60.0)
+    assert rate.line is not None
+    assert "gen throughput (token/s): 60.00" in wrapped.splitlines()[rate.line - 1]
+
+
 def test_a_trace_is_told_where_to_go():
     result = collected(trace=json.dumps({"traceEvents": [], "schemaVersion": 1}))
     assert "give it as a file" in result.unknown[0].reason

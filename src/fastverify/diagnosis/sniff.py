@@ -13,6 +13,7 @@ from typing import Any
 from fastverify.diagnosis.facts_file import evidence_of_facts, parse_facts
 from fastverify.diagnosis.readers import bench_json, bench_text, env_dump, model_json, own_records, server_info
 from fastverify.diagnosis.readers.document import Document
+from fastverify.diagnosis.readers.json_log import unwrapped
 from fastverify.diagnosis.readers.launch_command import read_launch_commands
 from fastverify.diagnosis.readers.metrics_page import read_metrics_page
 from fastverify.diagnosis.readers.nccl_debug import read_nccl_debug
@@ -62,6 +63,8 @@ def read_text(document: Document) -> list[Reading]:
     """Readings of every kind that a document holds, but not of a facts file. Empty where none is known."""
     if env_dump.is_env_dump(document.json):
         return env_dump.read_env_dump(document, TEXT_READERS)
+    if (log := unwrapped(document)) is not None:
+        return _apply(TEXT_READERS, log)
     if document.json is not None:
         return _apply(JSON_READERS, document)
     if (config := read_server_config(document)) is not None:

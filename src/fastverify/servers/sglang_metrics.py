@@ -34,3 +34,9 @@ def read_phases_ms(page: MetricsPage) -> dict[str, float]:
     if passes <= 0:
         return {}
     return {phase: seconds[kind] / passes * 1000 for kind, phase in PHASES.items() if seconds.get(kind, 0) > 0}
+
+
+def read_rate(page: MetricsPage) -> tuple[float, int] | None:
+    """Tokens per second of all ranks, and running requests, as last logged; None where nothing ran just now."""
+    tok_s, batch = page.total("sglang:gen_throughput"), round(page.total("sglang:num_running_reqs"))
+    return (tok_s, batch) if tok_s > 0 and batch > 0 else None

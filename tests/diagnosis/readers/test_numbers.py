@@ -56,6 +56,18 @@ def test_sglang_page_of_two_releases():
     assert early == {"server": "sglang", "accept_length": 2.05}
 
 
+def test_sglang_page_under_load_gives_a_rate_of_its_arm():
+    load = 'sglang:gen_throughput{m="a"} 120.0\nsglang:num_running_reqs{m="a"} 2.0\n'
+    for page, arm, length in (
+        (SGLANG_PAGE, "speculative", 2.05),
+        ('sglang:spec_accept_length{m="a"} 0.0\n', "plain", None),
+    ):
+        reading = read_metrics_page(texts.document(page + load))
+        assert reading is not None
+        (rate,) = reading.rates
+        assert (rate.arm, rate.total_tok_s, rate.batch, rate.accept_length) == (arm, 120.0, 2, length)
+
+
 def test_a_page_inside_other_text_and_a_damaged_page():
     assert named(read_metrics_page(texts.document(f"what curl says:\n{VLLM_PAGE}\nThe vllm: page ends.")))
     reading = read_metrics_page(texts.document('vllm:x{a="b" 1\n'))

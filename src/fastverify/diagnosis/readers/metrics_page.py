@@ -7,7 +7,7 @@ The names are converted in servers/.
 from __future__ import annotations
 
 from fastverify.diagnosis.readers.document import Document
-from fastverify.diagnosis.readers.reading import Reading, ReadingBuilder
+from fastverify.diagnosis.readers.reading import Rate, Reading, ReadingBuilder
 from fastverify.errors import ServerError
 from fastverify.servers import metrics, sglang_metrics, vllm_metrics
 from fastverify.servers.metrics import MetricsPage, SpecStats
@@ -58,6 +58,10 @@ def _read_sglang(builder: ReadingBuilder, page: MetricsPage, document: Document)
     builder.add("accept_length", length, line, unit="tokens", arm="speculative")
     tokens = sglang_metrics.read_num_verify_tokens(page)
     builder.add("num_verify_tokens", tokens, document.line_of("sglang:spec_num_draft_tokens"), arm="speculative")
+    if (rate := sglang_metrics.read_rate(page)) is not None:
+        arm: Arm = "plain" if length is None else "speculative"
+        line = document.line_of("sglang:gen_throughput")
+        builder.rates.append(Rate(arm, rate[0], rate[1], document.source, line, accept_length=length))
     phases = sglang_metrics.read_phases_ms(page)
     for phase, ms in phases.items():
         line = document.line_of("sglang:forward_execution_seconds_total")
