@@ -1,4 +1,4 @@
-"""Logs that a container runtime or a collector wrapped in JSON, one object a line: the text inside, on the same lines."""
+"""Logs that a container runtime wrapped in JSON, one object a line: the text inside, on the same lines."""
 
 from __future__ import annotations
 
