@@ -109,6 +109,7 @@ def test_stop_text_inside_a_step_ends_the_request_in_the_engine(servers: Servers
     # "world he" has the eighth token in the third step of three.
     assert answer["usage"]["completion_tokens"] == 8
     assert server.engine.cancelled == [server.engine.submitted[0].request_id]
+    assert 'fastverify:request_total{finish_reason="stop"} 1.0' in server.client.get("/metrics").text
 
 
 def test_utf8_is_never_cut_inside_a_stream(server: Running) -> None:
@@ -120,9 +121,14 @@ def test_utf8_is_never_cut_inside_a_stream(server: Running) -> None:
     ("fields", "status", "param", "words"),
     [
         ({"max_token": 5}, 400, "max_token", "unknown field 'max_token'. Known fields: best_of"),
-        ({"n": 2}, 400, None, "n must be 1 or absent"),
-        ({"top_p": 0.9}, 400, None, "top_p must be 1"),
-        ({"logprobs": 5}, 400, None, "logprobs must be False or 0 or absent"),
+        ({"n": 2}, 400, "n", "n must be 1 or absent"),
+        ({"n": True}, 400, "n", "n must be 1 or absent: this engine does not have it, got True"),
+        ({"echo": 0}, 400, "echo", "echo must be False or absent"),
+        ({"top_p": 0.9}, 400, "top_p", "top_p must be 1"),
+        ({"logprobs": 5}, 400, "logprobs", "logprobs must be False or 0 or absent"),
+        ({"logit_bias": {str(i): 1 for i in range(999)}}, 400, "logit_bias", "'9': 1,...."),
+        ({"max_token": None}, 400, "max_token", "unknown field 'max_token'"),
+        ({"prompt": None}, 400, "prompt", "is required"),
         ({"prompt": ""}, 400, "prompt", "at least one token"),
         ({"prompt": ["a", "b"]}, 400, "prompt", "one prompt per request, got 2"),
         ({"prompt": {"a": 1}}, 400, "prompt", "a text or a non-empty list of token ids, got dict"),
@@ -155,6 +161,14 @@ def test_what_breaks_a_rule_is_an_error_that_names_the_field(
 def test_neutral_values_of_what_is_missing_are_accepted(server: Running) -> None:
     neutral = {"n": 1, "top_p": 1.0, "logprobs": None, "presence_penalty": 0, "logit_bias": {}, "user": "me"}
     assert complete(server, **neutral).status_code == 200
+
+
+def test_null_is_the_default(server: Running) -> None:
+    fields = ("temperature", "max_tokens", "stream", "stream_options", "stop", "seed", "n", "stop_token_ids")
+    answer = complete(server, **dict.fromkeys(fields))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 16
+    assert server.engine.submitted[-1].sampling.temperature == 1.0
 
 
 @pytest.mark.parametrize(
@@ -246,4 +260,5 @@ def test_profile(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert server.client.post("/start_profile", json={"output_dir": str(tmp_path)}).status_code == 200
     assert server.client.post("/stop_profile").json() == {"files": [str(tmp_path / "rank0.json.gz")]}
     assert server.client.post("/start_profile", json={"folder": "x"}).status_code == 400
+    assert server.client.post("/start_profile", json={"output_dir": "a\0b"}).status_code == 400
     assert "fastverify-profile-" in server.client.post("/start_profile").json()["output_dir"]

@@ -53,6 +53,8 @@ class TokenStream:
         self._queue: asyncio.Queue[TokenEvent] = asyncio.Queue()
         self.request_id = request_id
         self.is_finished = False
+        self.ends_at_stop_text = False
+        """Set by `end_at_stop_text`: then the engine's "cancelled" is a "stop" to the client, and so it is counted."""
 
     def put(self, event: TokenEvent) -> None:
         """Called by the bridge in the event loop's thread."""
@@ -67,6 +69,11 @@ class TokenStream:
         """Ask the engine to drop the request; harmless when it has finished. The last event still comes."""
         if not self.is_finished:
             self._bridge.cancel(self.request_id)
+
+    def end_at_stop_text(self) -> None:
+        """Cancel a request that is complete, because its answer has reached one of its stop texts."""
+        self.ends_at_stop_text = True
+        self.cancel()
 
 
 class EngineBridge:
@@ -178,7 +185,8 @@ class EngineBridge:
         stream.put(event)
         if event.finished:
             del self._streams[event.request_id]
-            self.finish_reasons[event.finish_reason or "error"] += 1
+            reason = event.finish_reason or "error"
+            self.finish_reasons["stop" if stream.ends_at_stop_text and reason == "cancelled" else reason] += 1
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error

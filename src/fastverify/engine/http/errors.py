@@ -60,11 +60,12 @@ def from_validation(error: ValidationError, known_fields: list[str]) -> RequestE
     elif first["type"] == "value_error":
         message = str(first["ctx"]["error"])
     else:
-        message = f"{param or 'the request body'}: {first['msg']}, got {_shown(first['input'])}."
+        message = f"{param or 'the request body'}: {first['msg']}, got {shown(first['input'])}."
     return RequestError(400, message, param=param, code=first["type"])
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value for a message, cut short."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 

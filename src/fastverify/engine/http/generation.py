@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastverify.engine.http.engine_bridge import EngineBridge, QueueFullError, TokenStream
-from fastverify.engine.http.errors import RequestError
+from fastverify.engine.http.errors import RequestError, shown
 from fastverify.engine.http.schemas import GenerationRequest
 from fastverify.engine.http.stop_scanner import StopScanner
 from fastverify.engine.http.text import TextCodec
@@ -67,7 +67,7 @@ class Generation:
                 raise RequestError(500, reason, code="engine_error")
             piece = self._piece(event, decoder.push)
             if self._scanner.found:
-                self.stream.cancel()
+                self.stream.end_at_stop_text()
                 self.stats = (await self._last_event(event)).stats
                 yield Piece(piece.text, piece.token_ids, "stop")
                 return
@@ -126,7 +126,7 @@ async def start_generation(
     if fields.model is not None and fields.model != limits.name:
         raise RequestError(
             404,
-            f"this server has the model {limits.name!r}, got {fields.model!r}.",
+            f"this server has the model {limits.name!r}, got {shown(fields.model)}.",
             param="model",
             code="model_not_found",
         )
@@ -173,7 +173,7 @@ def _check_token_ids(name: str, token_ids: list[int], vocab_size: int) -> None:
         raise RequestError(400, "a prompt has at least one token, got none.", param="prompt")
     for token_id in token_ids:
         if not 0 <= token_id < vocab_size:
-            raise RequestError(400, f"{name}: token ids are in 0..{vocab_size - 1}, got {token_id}.", param=name)
+            raise RequestError(400, f"{name}: token ids are in 0..{vocab_size - 1}, got {shown(token_id)}.", param=name)
 
 
 def _resolve_max_tokens(num_prompt: int, max_tokens: int | None, max_seq_len: int) -> int:

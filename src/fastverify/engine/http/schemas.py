@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from fastverify.engine.http.errors import shown
 
 # Arbitrary: as many as the OpenAI API takes; every one is looked for after every token.
 MAX_STOPS = 4
@@ -47,6 +49,14 @@ class GenerationRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, fields: Any) -> Any:
+        """Null means absent, as in the OpenAI API, and clients do send it; a field that is unknown stays an error."""
+        if not isinstance(fields, dict):
+            return fields
+        return {key: value for key, value in fields.items() if value is not None or key not in cls.model_fields}
+
     model: str | None = None
     temperature: float = Field(default=1.0, ge=0.0, le=100.0, allow_inf_nan=False)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
@@ -78,17 +88,20 @@ class GenerationRequest(BaseModel):
     def _check_stop(cls, stop: str | list[str] | None) -> str | list[str] | None:
         texts = [stop] if isinstance(stop, str) else stop or []
         if len(texts) > MAX_STOPS or not all(texts):
-            raise ValueError(f"stop is at most {MAX_STOPS} texts, none of them empty, got {texts!r}.")
+            raise ValueError(f"stop is at most {MAX_STOPS} texts, none of them empty, got {shown(texts)}.")
         return stop
 
-    @model_validator(mode="after")
-    def _check_neutral(self) -> Self:
-        for name in sorted(self.model_fields_set & NEUTRAL.keys()):
-            value = getattr(self, name)
-            if value not in NEUTRAL[name]:
-                allowed = " or ".join(repr(one) for one in NEUTRAL[name] if one is not None)
-                raise ValueError(f"{name} must be {allowed} or absent: this engine does not have it, got {value!r}.")
-        return self
+    @field_validator(*NEUTRAL, check_fields=False)
+    @classmethod
+    def _check_neutral(cls, value: Any, info: ValidationInfo) -> Any:
+        neutral = NEUTRAL[info.field_name or ""]
+        # True == 1 in Python, but not in JSON.
+        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
+            allowed = " or ".join(repr(one) for one in neutral if one is not None)
+            raise ValueError(
+                f"{info.field_name} must be {allowed} or absent: this engine does not have it, got {shown(value)}."
+            )
+        return value
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
@@ -171,3 +184,10 @@ class ProfileRequest(BaseModel):
 
     output_dir: str | None = None
     """Folder on the server's machine; absent: a new temporary folder."""
+
+    @field_validator("output_dir")
+    @classmethod
+    def _check_output_dir(cls, output_dir: str | None) -> str | None:
+        if output_dir is not None and "\0" in output_dir:
+            raise ValueError(f"output_dir must be a path, which has no NUL character, got {shown(output_dir)}.")
+        return output_dir
