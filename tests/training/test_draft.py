@@ -14,8 +14,9 @@ from fastverify.models.eagle3 import Eagle3Head
 from fastverify.models.export import save_draft
 from fastverify.models.llama import LlamaForCausalLM
 from fastverify.models.weights import load_draft, load_target
+from fastverify.training.attention import DraftStepAttention
 from fastverify.training.draft import DraftTask, default_capture_layers, soft_cross_entropy, train_draft
-from fastverify.training.evaluate import _walk, measure_acceptance, run_target, shifted
+from fastverify.training.evaluate import measure_acceptance, run_target, shifted, walk_passes
 from fastverify.training.generate import generate, sample
 from fastverify.training.loop import LOG_FILE
 from fastverify.training.target import held_out_windows
@@ -103,8 +104,6 @@ def test_sampled_acceptance_is_the_overlap_of_both_distributions(
     measured = measure_acceptance(model, head, sequences, 32, num_drafts=1, temperature=1.0)
     output = run_target(model, sequences)
     positions = torch.arange(128).repeat(len(sequences))
-    from fastverify.training.attention import DraftStepAttention
-
     hidden = head(
         shifted(sequences, 1).flatten(), head.fuse(output.aux_TAD), positions, DraftStepAttention(len(sequences))
     )
@@ -119,7 +118,7 @@ def test_walk_counts_leading_correct_drafts_and_the_bonus() -> None:
     correct[0, 3] = torch.tensor([True, True])  # current token 4: accepts 2, goes on at 7
     correct[0, 6] = torch.tensor([False, True])  # accepts none, goes on at 8
     correct[0, 7] = torch.tensor([True, False])  # accepts 1, goes on at 10, too near the end
-    found = _walk(correct, prompt_length=4)
+    found = walk_passes(correct, prompt_length=4)
     assert found.num_verify_passes == 3
     assert found.accept_length == pytest.approx(2.0)
     assert found.accept_rate_per_position == pytest.approx((2 / 3, 1 / 3))

@@ -111,7 +111,7 @@ def measure_acceptance(
             ratio = (_at(draft_probs, drafted) / _at(target_probs, drafted)).clamp(max=1.0)
             correct = torch.rand(ratio.shape, generator=generator, device=ratio.device) < ratio
         flags.append(correct)
-    return _walk(torch.stack(flags, -1), prompt_length)
+    return walk_passes(torch.stack(flags, -1), prompt_length)
 
 
 def shifted(x_BS: torch.Tensor, offset: int) -> torch.Tensor:
@@ -125,7 +125,7 @@ def _at(probs_BSV: torch.Tensor, token_ids_BS: torch.Tensor) -> torch.Tensor:
     return probs_BSV.gather(-1, token_ids_BS[..., None])[..., 0]
 
 
-def _walk(correct_BSN: torch.Tensor, prompt_length: int) -> Acceptance:
+def walk_passes(correct_BSN: torch.Tensor, prompt_length: int) -> Acceptance:
     """Verify passes along each sequence: accept the leading correct drafts and the bonus token, go on from there."""
     num_drafts = correct_BSN.shape[-1]
     leading = correct_BSN.long().cumprod(-1).cpu()
