@@ -1,7 +1,8 @@
 """Is the bundled model a real language model, and does its head guess its tokens?
 
 Text: bits per byte on held-out packages, against xz and a Kneser-Ney 5-gram model of all training text. The slices
-are whole files up to 40 kB in random order; xz compresses a slice at once and file by file, and the model sees at most 1024 tokens.
+are whole files up to 40 kB in random order; xz compresses a slice at once and file by file, and the model sees at most
+1024 tokens.
 Acceptance: the engine on the bundled held-out prompts, chain of 4, greedy and sampled, per domain and position.
 Controls: the same target with the rows of one weight permuted, and a head with random weights.
 Needs the corpus of scripts/build_corpus.py; about 15 minutes on one core.
