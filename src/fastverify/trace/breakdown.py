@@ -112,9 +112,10 @@ def _health(trace: TraceData, passes: Passes) -> tuple[HealthRow, ...]:
         owned = np.zeros(len(work), dtype=bool)
         for one in passes.passes:
             owned[one.work] = True
-        outside = np.flatnonzero(~owned)
-        example = work.names[work.name[outside[0]]]
-        rows.append(HealthRow(fault="work outside every pass", count=len(outside), example=example))
+        outside = np.flatnonzero(~owned)  # empty when all work has no duration
+        for first in outside[:1]:
+            example = work.names[work.name[first]]
+            rows.append(HealthRow(fault="work outside every pass", count=len(outside), example=example))
     return tuple(rows)
 
 

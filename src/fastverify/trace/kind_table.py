@@ -173,7 +173,7 @@ COLLECTIVES = [
         "code: comm/profiled.py"),
     # Anything that says it is a collective and is none of the above: counted as communication, back end unknown.
     CollectiveRow(
-        r"(?i:\ball_?reduce_?(?:kernel|\w*shot)|\w*_all_reduce_kernel|allreduce_?kernel)", Backend.UNKNOWN, AR, "", "",
+        r"(?i:\ball_?reduce_?(?:kernel|\w*shot)|_all_reduce_kernel|allreduce_?kernel)", Backend.UNKNOWN, AR, "", "",
         False, "Arbitrary: words that only a collective has"),
     CollectiveRow(
         r"(?i:all_?gather_?\w*kernel)", Backend.UNKNOWN, AG, "", "", False,

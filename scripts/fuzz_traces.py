@@ -1,7 +1,7 @@
-"""Fuzz the trace reader for a number of minutes on real files:  python -m tests.trace.fuzz.run --minutes 10
+"""Fuzz the trace reader and the profile for some minutes on real files:  python scripts/fuzz_traces.py --minutes 10
 
 Each batch runs in a process of its own, so that a crash or a hang of native code is seen, named by its seed and
-survived. Exit code 1 when anything was found; the damaged file is kept beside the report.
+survived. Exit code 1 when anything was found; `--batch SEED` shows it again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.trace.fuzz.check import SMALL_FILES, TRACES, check_file
-from tests.trace.fuzz.mutate import mutate
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.trace.fuzz.check import SMALL_FILES, TRACES, check_file  # noqa: E402
+from tests.trace.fuzz.mutate import mutate  # noqa: E402
 
 BATCH = 50
 SECONDS_PER_FILE = 10.0
@@ -45,10 +48,10 @@ def last_line(text: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, metavar="SEED", help="only the files from SEED on, in this process")
     options = parser.parse_args()
     if options.batch is not None:
         run_batch(options.batch)
@@ -56,7 +59,7 @@ def main() -> int:
     end = time.monotonic() + 60 * options.minutes
     seed, num_files, found = options.first_seed, 0, []
     while time.monotonic() < end:
-        command = [sys.executable, "-m", "tests.trace.fuzz.run", "--batch", str(seed)]
+        command = [sys.executable, __file__, "--batch", str(seed)]
         try:
             child = subprocess.run(command, capture_output=True, text=True, timeout=BATCH * SECONDS_PER_FILE)
             tried, failed, why = child.stdout, child.returncode != 0, last_line(child.stderr)
