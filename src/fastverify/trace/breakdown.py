@@ -17,7 +17,7 @@ from fastverify.trace.events import Int64, TraceData
 from fastverify.trace.kinds import CollectiveOp
 from fastverify.trace.pass_rows import Known, pass_rows
 from fastverify.trace.passes import Passes, find_passes
-from fastverify.trace.profile import HealthRow, Profile, RankRow, SizeRow, Totals
+from fastverify.trace.profile import HealthRow, PassRow, Profile, RankRow, SizeRow, Totals
 from fastverify.trace.ranks import match_ranks
 from fastverify.trace.verdict import headline
 from fastverify.trace.work import Work
@@ -58,6 +58,7 @@ def breakdown(
 ) -> Profile:
     """Profile of one rank; `transfer_ns` is what ranks.py found for its collectives."""
     work, recorded = passes.work, recorded_collectives(trace, passes.work)
+    rows = pass_rows(passes, Known(recorded, model, transfer_ns))
     profile = Profile(
         verdict="",
         sources=(trace.info.source,),
@@ -66,8 +67,8 @@ def breakdown(
         rule=passes.rule,
         coverage=passes.coverage,
         totals=_totals(work),
-        passes=pass_rows(passes, Known(recorded, model, transfer_ns)),
-        sizes=_sizes(work, recorded),
+        passes=rows,
+        sizes=_sizes(work, recorded, rows),
         health=_health(trace, passes),
         ranks=(_rank_row(trace, work),),
     )
@@ -95,13 +96,18 @@ def _rank_row(trace: TraceData, work: Work) -> RankRow:
     return RankRow(rank=info.rank, world_size=info.world_size, source=info.source, totals=_totals(work))
 
 
-def _sizes(work: Work, recorded: dict[int, Recorded]) -> tuple[SizeRow, ...]:
+def _sizes(work: Work, recorded: dict[int, Recorded], passes: Sequence[PassRow]) -> tuple[SizeRow, ...]:
+    """Sizes from the file, wherever the collective ran, and those worked out from the model for passes."""
     counts: Counter[tuple[str, int]] = Counter()
     for i in np.flatnonzero(work.is_collective).tolist():
         said = recorded.get(int(work.row[i]))
         if said and said.num_bytes is not None:
             op = work.kinds[work.name[i]].op or CollectiveOp.UNKNOWN
             counts[said.op if op is CollectiveOp.UNKNOWN else op, said.num_bytes] += 1
+    for row in passes:
+        for one in row.collectives:
+            if one.num_bytes is not None and one.bytes_source == "model and rows":
+                counts[one.op, one.num_bytes] += round(one.count_per_pass * row.count)
     return tuple(SizeRow(op=op, num_bytes=size, count=count) for (op, size), count in sorted(counts.items()))
 
 

@@ -28,6 +28,7 @@ class Cost:
     memory_ns: int
     launch_gap_ns: int
     graph_gap_ns: int
+    piece_gap_ns: int
 
     @property
     def gap_ns(self) -> int:
@@ -42,7 +43,7 @@ def cost_of(work: Work, rows: Int64) -> Cost:
     compute = _union(work, rows[~work.is_communication[rows] & ~work.is_memory[rows]])
     if work.is_cpu:
         compute = compute.subtract(communication)
-    launch_gap_ns, graph_gap_ns = _gaps(work, rows, busy)
+    launch_gap_ns, graph_gap_ns, piece_gap_ns = _gaps(work, rows, busy)
     return Cost(
         wall_ns=busy.span,
         busy_ns=busy.length,
@@ -52,6 +53,7 @@ def cost_of(work: Work, rows: Int64) -> Cost:
         memory_ns=_union(work, rows[work.is_memory[rows]]).length,
         launch_gap_ns=launch_gap_ns,
         graph_gap_ns=graph_gap_ns,
+        piece_gap_ns=piece_gap_ns,
     )
 
 
@@ -80,16 +82,17 @@ def _union(work: Work, rows: Int64) -> Intervals:
     return union_of(work.start_ns[rows], work.end_ns[rows])
 
 
-def _gaps(work: Work, rows: Int64, busy: Intervals) -> tuple[int, int]:
-    """Gaps whose next kernel was launched after the gap began, and gaps inside one graph."""
+def _gaps(work: Work, rows: Int64, busy: Intervals) -> tuple[int, int, int]:
+    """Gaps whose next kernel was launched after they began, gaps inside a graph, gaps where a graph begins or ends."""
     if len(busy) < 2:
-        return 0, 0
+        return 0, 0, 0
     rows = rows[work.end_ns[rows] > work.start_ns[rows]]
     following = np.searchsorted(work.start_ns[rows], busy.starts[1:], side="left")
     after, before = rows[following], rows[following - 1]
     lengths = busy.starts[1:] - busy.ends[:-1]
     in_graph = work.is_graph[after] & (work.correlation[after] == work.correlation[before])
+    at_border = (work.is_graph[after] | work.is_graph[before]) & ~in_graph
     late = (work.launch_ns[after] != NO_TIME) & (work.launch_ns[after] > busy.ends[:-1]) & ~in_graph
     if work.is_cpu:
         late &= False
-    return int(lengths[late].sum()), int(lengths[in_graph].sum())
+    return int(lengths[late].sum()), int(lengths[in_graph].sum()), int(lengths[at_border].sum())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 
 from fastverify.errors import TraceFormatError
+from fastverify.trace.breakdown import profile_of
 from fastverify.trace.events import TraceData
+from fastverify.trace.output.markdown import render_markdown
 from fastverify.trace.reader import read_trace
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
@@ -15,7 +18,7 @@ SMALL_FILES = ("sglang-mi300-decode", "v100-dlrm-8ranks-rank0", "vllm-mi300-piec
 
 
 def check_file(path: Path) -> None:
-    """Read the file and look at every table. Raises AssertionError, or whatever the reader wrongly raised."""
+    """Read, look at every table, and profile. Raises AssertionError, or whatever was wrongly raised."""
     try:
         traces = read_trace(path)
     except TraceFormatError:
@@ -23,6 +26,9 @@ def check_file(path: Path) -> None:
     assert traces
     for trace in traces:
         check_tables(trace)
+    profile = profile_of(traces)
+    json.dumps(profile.model_dump(mode="json"), allow_nan=False)
+    assert profile.verdict in render_markdown(profile)
 
 
 def check_tables(trace: TraceData) -> None:
