@@ -26,6 +26,7 @@ from fastverify.trace.output.tables import (
     passes_table,
     ranks_table,
 )
+from fastverify.trace.output.words import about_passes
 from fastverify.trace.profile import Profile
 from fastverify.trace.verdict import main_row
 
@@ -82,8 +83,8 @@ def _sizes(model: Path | None) -> ModelSizes | None:
 def _show(analysis: Analysis) -> None:
     found = analysis.profile
     print_text(found.verdict)
-    rule = f"Passes by: {found.rule}; {found.coverage:.1%} of the kernel time is in a pass."
-    print_text(" ".join(part for part in (found.program, f"on {found.device}." if found.device else "", rule) if part))
+    device = f"on {found.device}." if found.device else ""
+    print_text(" ".join(part for part in (found.program, device, about_passes(found)) if part))
     row = main_row(found)
     if row is not None:
         out.print(bar(row))

@@ -57,8 +57,8 @@ class PassRow(Row):
     """All passes of one kind, phase, batch and row count; `waiting_us` and `transfer_us` need several ranks.
 
     `gap_us` is time inside the wall span when nothing ran: `launch_gap_us` of it because the host launched too late,
-    `graph_gap_us` of it between kernels of one graph, `piece_gap_us` of it where a graph begins or ends (launched late or
-    not). `idle_before_us` is device idle time since the pass before.
+    `graph_gap_us` of it between kernels of one graph, `piece_gap_us` of it where a graph begins or ends, late or not.
+    `idle_before_us` is device idle time since the pass before.
     """
 
     kind: PassKind

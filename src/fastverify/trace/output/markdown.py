@@ -11,6 +11,7 @@ from fastverify.trace.output.words import (
     LAUNCH_BOUND_NOTE,
     PASS_COLUMNS,
     RANK_COLUMNS,
+    about_passes,
     collective_cells,
     comparison_cells,
     pass_cells,
@@ -49,10 +50,7 @@ def _about(profile: Profile) -> str:
     sources = ", ".join(f"`{source}`" for source in profile.sources)
     program = f", {profile.program}" if profile.program else ""
     device = f" on {profile.device}" if profile.device else ""
-    return (
-        f"{sources}{program}{device}. Passes by: {profile.rule}; they explain {profile.coverage:.1%} of the kernel "
-        "time. Times are medians over the passes of a row."
-    )
+    return f"{sources}{program}{device}. {about_passes(profile)} Times are medians over the passes of a row."
 
 
 def _ranks(profile: Profile) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastverify.trace.compare import MEASURES, MatchedPass
-from fastverify.trace.profile import CollectiveRow, PassRow, RankRow
+from fastverify.trace.profile import CollectiveRow, PassRow, Profile, RankRow
 from fastverify.trace.verdict import describe, format_us
 from fastverify.units import format_bytes
 
@@ -27,6 +27,15 @@ def pass_cells(row: PassRow) -> tuple[str, ...]:
         with_share(row.gap_us, row.wall_us) + (" L" if row.is_launch_bound else ""),
         collectives,
     )
+
+
+def about_passes(profile: Profile) -> str:
+    """How the passes were found, and what one rank alone cannot tell."""
+    text = f"Passes by: {profile.rule}; {profile.coverage:.1%} of the kernel time is in a pass."
+    world_size = max(rank.world_size for rank in profile.ranks)
+    if len(profile.ranks) == 1 and world_size > 1:
+        text += f" One rank of {world_size}: its collectives include waiting for the others."
+    return text
 
 
 def rank_cells(rank: RankRow) -> tuple[str, ...]:
