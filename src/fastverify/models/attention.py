@@ -16,6 +16,7 @@ class Attention(Protocol):
     def attend(self, layer: int, q_THd: torch.Tensor, k_TKd: torch.Tensor, v_TKd: torch.Tensor) -> torch.Tensor:
         """Output [T, H, d] of `layer`; stores the new keys and values if there is a cache.
 
-        The inputs may be views of one buffer that nothing else writes to; query head h uses kv head h // (H // K).
+        The inputs may be views of one buffer that nothing else writes to, contiguous in each row; query head h uses kv
+        head h // (H // K).
         """
         ...

@@ -15,7 +15,9 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import torch
 
+from fastverify.models.kernels import describe_kernels
 from tests.servers.tiny_model import write_tiny_model
 
 pytestmark = [pytest.mark.server, pytest.mark.ranks]
@@ -101,6 +103,7 @@ def test_client_that_goes_away_frees_its_place(served: Served) -> None:
 def test_info_says_what_auto_became(served: Served) -> None:
     info = served.client.get("/server_info").json()
     assert info["resolved"]["comm_backend"] == "shm"
+    assert info["resolved"]["kernels"] == describe_kernels(torch.float32)
     assert info["settings"]["num_proposed_drafts"] == 3
     assert info["model"]["num_layers"] == 4
     assert info["versions"]["torch"]
