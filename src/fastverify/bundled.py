@@ -44,13 +44,13 @@ def prompts(domain: str) -> tuple[HeldOutPrompt, ...]:
     """Held-out prompts of one domain, always in the same order. Raises ConfigError for an unknown domain."""
     if domain not in prompt_domains():
         raise ConfigError(f"a prompt domain must be one of {', '.join(prompt_domains())}, got {domain!r}.")
-    lines = (ASSETS / "prompts" / f"{domain}.jsonl").read_text().splitlines()
+    lines = (ASSETS / "prompts" / f"{domain}.jsonl").read_text(encoding="utf-8").splitlines()
     return tuple(HeldOutPrompt(**json.loads(line)) for line in lines)
 
 
 def wrong_files() -> tuple[str, ...]:
     """Bundled files that are missing or whose content is not what their checksum says."""
-    lines = (line.split(maxsplit=1) for line in CHECKSUMS.read_text().splitlines())
+    lines = (line.split(maxsplit=1) for line in CHECKSUMS.read_text(encoding="utf-8").splitlines())
     return tuple(name for digest, name in lines if _sha256(ASSETS / name) != digest)
 
 

@@ -31,7 +31,7 @@ def write_record(path: Path, *, question: str, settings: dict[str, Any], results
         "results": results,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def read_commit() -> dict[str, str | bool]:

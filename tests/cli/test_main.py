@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import pytest
 
 from fastverify import env
 from fastverify.cli.exit_codes import ExitCode
 from fastverify.cli.main import run
 from fastverify.errors import ConfigError
+from fastverify.tuning.campaign import LEDGER_FILE
+from fastverify.tuning.ledger import Ledger
 
 
 @pytest.mark.parametrize("arguments", [["no-such-verb"], ["env-vars", "--no-such-flag"]])
@@ -29,3 +33,37 @@ def test_bad_value_names_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTVERIFY_COMM_TIMEOUT_S", "soon")
     with pytest.raises(ConfigError, match="above 0, got 'soon'"):
         env.read_positive_float("FASTVERIFY_COMM_TIMEOUT_S")
+
+
+def test_a_refused_file_operation_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "no" / "such" / "page.html"
+    monkeypatch.setattr("fastverify.cli.main.app", lambda **_: bad.write_text("x"))
+    assert run([]) == ExitCode.ENVIRONMENT
+    assert capsys.readouterr().err.startswith("fastverify: the system refused a file operation: No such file")
+
+
+@pytest.mark.parametrize("verb", ["plan", "demo"])
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
+    tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert run([verb, "-o", str(tmp_path / "file" / "campaign")]) == ExitCode.BAD_INPUT
+    assert "cannot be made: Not a directory" in capsys.readouterr().err
+
+
+def test_a_ledger_damaged_inside_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / LEDGER_FILE
+    Ledger.open(path).close()
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    assert run(["status", str(tmp_path)]) == ExitCode.ENVIRONMENT
+    assert capsys.readouterr().err.startswith("fastverify: ")
+
+
+def test_prompts_that_are_no_utf8_are_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_bytes(b'{"text": "caf\xe9"}')
+    assert run(["plan", "-o", str(tmp_path), "--prompts", str(prompts)]) == ExitCode.BAD_INPUT
+    assert "prompts are a readable UTF-8 file" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def write_plot(config: BenchConfig, result: BenchResult, path: Path) -> None:
 
     rows = [AllReduceRow.model_validate(row.to_dict()) for row in result.rows]
     title = f"All-reduce, {config.world_size} ranks, {config.dtype}, {read_machine().cpu}"
-    path.write_text(render_all_reduce_html(rows, title))
+    path.write_text(render_all_reduce_html(rows, title), encoding="utf-8")
     err.print(f"wrote {path}", markup=False)
 
 

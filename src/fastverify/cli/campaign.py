@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -32,8 +33,18 @@ BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def new_folder(folder: Path | None) -> Path:
-    """The given campaign folder, or a new one in `runs/` named after the time."""
-    return folder or RUNS / datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    """The given campaign folder, or a new one in `runs/` named after the time; made now, before anything is measured.
+
+    Raises: ConfigError where it cannot be made or written.
+    """
+    folder = folder or RUNS / datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"a campaign needs a folder, but {folder} cannot be made: {error.strerror}.") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"a campaign needs a folder to write to, but {folder} is not writable. Give another with -o.")
+    return folder
 
 
 def existing_folder(folder: Path | None) -> Path:
@@ -78,7 +89,10 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     """
     if not path.is_file():
         raise ConfigError(f"prompts are a JSON-lines file, but {path} is not a file.")
-    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"prompts are a readable UTF-8 file, but {path} is not: {error}.") from error
     if not lines:
         raise ConfigError(f"prompts need at least one line, but {path} is empty.")
     return tuple(_read_prompt(path, number, line) for number, line in enumerate(lines, 1))

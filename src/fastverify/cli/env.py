@@ -24,7 +24,7 @@ def print_env(
     document = read_environment(python).to_document(redacted=not no_redact)
     if output is not None:
         try:
-            output.write_text(json.dumps(document, indent=1) + "\n")
+            output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise ConfigError(
                 f"--output must be a file that can be written, got {output}: {error.strerror}."

@@ -4,6 +4,7 @@ A FastverifyError is a user's answer, so it has no traceback; anything else is o
 """
 
 import logging
+import sqlite3
 import sys
 from typing import Annotated
 
@@ -64,6 +65,11 @@ def run(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except typer.Exit as request:
         return request.exit_code
+    except (OSError, sqlite3.Error) as error:
+        # A full disk, a folder that is read-only or gone, a damaged ledger: FASTVERIFY_LOG=debug shows where.
+        logging.getLogger(__name__).debug("the operation that failed", exc_info=True)
+        err.print(f"fastverify: {_system_words(error)}", markup=False, soft_wrap=True)
+        return ExitCode.ENVIRONMENT
     except (typer.Abort, KeyboardInterrupt):
         err.print("fastverify: interrupted")
         return ExitCode.INTERRUPTED
@@ -71,6 +77,15 @@ def run(arguments: list[str] | None = None) -> int:
         message = error.format_message()  # type: ignore[attr-defined]
         err.print(f"fastverify: {message} Try `fastverify --help`.", markup=False, soft_wrap=True)
         return ExitCode.BAD_INPUT
+
+
+def _system_words(error: OSError | sqlite3.Error) -> str:
+    if isinstance(error, sqlite3.Error):
+        return (
+            f"a ledger must be readable and writable, but SQLite said: {error}. Check the disk, or give another folder."
+        )
+    where = f" ({error.filename})" if error.filename is not None else ""
+    return f"the system refused a file operation: {error.strerror or error}{where}. Check the path, rights and space."
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ class ServerProcess:
 
     def log_text(self) -> str:
         """Everything written so far; bytes that are no UTF-8 are replaced."""
-        return self.log_path.read_text(errors="replace")
+        return self.log_path.read_text(encoding="utf-8", errors="replace")
 
     def log_tail(self, num_lines: int = 40) -> str:
         """The last lines written."""

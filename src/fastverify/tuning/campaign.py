@@ -236,7 +236,7 @@ def write_file(path: Path, text: str) -> None:
     """Write beside it and rename, so that a reader or a kill never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text)
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 

@@ -64,8 +64,8 @@ class ChatTemplate:
 def read_chat_template(model_dir: Path) -> ChatTemplate:
     """The template in a checkpoint's folder, or the plain one."""
     config_path, template_path = model_dir / "tokenizer_config.json", model_dir / "chat_template.jinja"
-    config: dict[str, Any] = json.loads(config_path.read_text()) if config_path.is_file() else {}
-    source = template_path.read_text() if template_path.is_file() else _default_source(config.get("chat_template"))
+    config: dict[str, Any] = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
+    source = template_path.read_text(encoding="utf-8") if template_path.is_file() else _default_source(config.get("chat_template"))
     if source is None:
         return ChatTemplate()
     special = {name: _token_text(config[name]) for name in ("bos_token", "eos_token") if config.get(name)}
