@@ -17,6 +17,7 @@ from fastverify.errors import ServerError
 
 # Samples of histograms and summaries, and of counters whose page gives no type.
 GROWING = ("_total", "_sum", "_count", "_bucket")
+MAX_VALUE = 1e18
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -57,12 +58,15 @@ class MetricsPage:
 
 
 def parse_metrics(text: str) -> MetricsPage:
-    """Read a page. Raises ServerError for text that is not in the Prometheus format."""
+    """Read a page; samples that are no finite number are left out. Raises ServerError for text of another format."""
     values: dict[str, dict[Labels, float]] = defaultdict(dict)
     counters = set()
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
+                # NaN is a gauge that was never set; no counter of tokens or seconds comes near the bound.
+                if not abs(sample.value) <= MAX_VALUE:
+                    continue
                 values[sample.name][tuple(sorted(sample.labels.items()))] = sample.value
                 if family.type == "counter" or sample.name.endswith(GROWING):
                     counters.add(sample.name)

@@ -127,6 +127,18 @@ def test_literals_too_deep_or_too_long_stay_text():
     }
 
 
+def test_numbers_beyond_a_float_are_text_and_odd_literals_warn_nobody(recwarn: pytest.WarningsRecorder):
+    huge = "9" * 400
+    log = f"server_args={{'tp_size': 8, 'port': {huge}, 'seed': 8or9}}\nDecode batch, #running-req: {huge}, x: 1"
+    collected = collect_documents([document_of(log, "log")])
+    assert collected.facts.tp == 8
+    assert collected.facts.launch.resolved["seed"] == "8or9"
+    assert not recwarn.list
+    for value in (huge, "NaN", "+Inf", "1e308"):
+        page = f'vllm:spec_decode_num_drafts_total{{a="b"}} {value}\nvllm:spec_decode_num_draft_tokens_total 5\n'
+        assert collect_documents([document_of(page, "page")]).facts.accept_length is None
+
+
 def test_a_huge_file_keeps_its_ends_and_its_line_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(document_module, "MAX_BYTES", 4000)
     monkeypatch.setattr(document_module, "_CHUNK_BYTES", 1000)

@@ -8,6 +8,7 @@ more than long text.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,7 +35,10 @@ def literal(text: str) -> Any:
     if len(text) > MAX_LITERAL_CHARS:
         return text
     try:
-        return ast.literal_eval(text)
+        with warnings.catch_warnings():
+            # `8or` makes the parser warn on the user's terminal.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return text
 

@@ -17,6 +17,8 @@ from fastverify.servers.server import Arm
 AnyArm = Arm | Literal["both"]
 # Arbitrary: a value is a number, a name or one line of a log; what is longer is text that nobody compares.
 MAX_VALUE_CHARS = 400
+# A whole number beyond it is text: it does not fit a float.
+MAX_NUMBER = 1e300
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,6 @@ def whole(value: Any) -> int | None:
 def _plain_value(value: object) -> float | str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and abs(value) <= MAX_NUMBER:
         return float(value)
     return str(value)[:MAX_VALUE_CHARS]
