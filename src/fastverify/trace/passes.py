@@ -15,7 +15,7 @@ import numpy as np
 from fastverify.trace.events import Int64, TraceData
 from fastverify.trace.spans import TARGET_KINDS, PassKind, SpanMeaning, parse_scope, parse_span
 from fastverify.trace.unmarked import find_unmarked
-from fastverify.trace.work import Work, work_of
+from fastverify.trace.work import NO_TIME, Work, work_of
 
 # Arbitrary: draft models of public heads have one to a few layers, targets dozens; anything between 0.1 and 0.5 works.
 DRAFT_LAYER_SHARE = 0.25
@@ -62,36 +62,35 @@ def find_passes(trace: TraceData) -> Passes:
     work = work_of(trace)
     ranges = _with_batch(_without_wrappers(_pass_ranges(trace)))
     found = [one for one in _passes_of_ranges(trace, work, ranges) if len(one.work)]
-    rule, program = "annotation to launch to kernel", ranges[0].meaning.program if ranges else ""
-    if work.is_cpu:
-        rule = "annotation to CPU operator"
-    if not any(one.kind is not PassKind.OTHER for one in found):
-        unmarked_rule, unmarked = find_unmarked(work)
-        if any(one.kind is not PassKind.OTHER for one in unmarked) or (unmarked and not found):
-            rule, program = unmarked_rule, ""
-            found = [Pass(one.kind, one.phase, None, None, "", one.work, -1, -1) for one in unmarked]
+    rule = "annotation to CPU operator" if work.is_cpu else "annotation to launch to kernel"
+    program = ranges[0].meaning.program if ranges else ""
+    if not _has_kinds(found):
+        unmarked_rule, pieces = find_unmarked(work)
+        unmarked = [Pass(one.kind, one.phase, None, None, "", one.work, NO_TIME, NO_TIME) for one in pieces]
+        if _has_kinds(unmarked):
+            rule, program, found = unmarked_rule, "", unmarked
         elif not found:
             rule = "none: no annotation names a pass and nothing repeats"
-    found = _drafts_by_layers(work, found)
-    found.sort(key=lambda one: int(work.start_ns[one.work[0]]))
+    found = sorted(_drafts_by_layers(work, found), key=lambda one: int(work.start_ns[one.work[0]]))
     return Passes(rule, _coverage(work, found), program, tuple(found), work)
+
+
+def _has_kinds(passes: list[Pass]) -> bool:
+    """Whether any pass is more than a range without a meaning."""
+    return any(one.kind is not PassKind.OTHER for one in passes)
 
 
 def _pass_ranges(trace: TraceData) -> list[_Range]:
     annotations = trace.annotations
     meanings = {int(i): parse_span(trace.names[i]) for i in np.unique(annotations.name)}
-    kept = [i for i in np.flatnonzero(~annotations.on_device) if meanings[int(annotations.name[i])] is not None]
-    return [
-        _Range(
-            int(annotations.ts_ns[i]),
-            int(annotations.ts_ns[i] + annotations.dur_ns[i]),
-            int(annotations.thread[i]),
-            trace.names[annotations.name[i]],
-            meaning,
-        )
-        for i in kept
-        if (meaning := meanings[int(annotations.name[i])]) is not None
-    ]
+    ranges = []
+    for i in np.flatnonzero(~annotations.on_device).tolist():
+        meaning = meanings[int(annotations.name[i])]
+        if meaning is not None:
+            start_ns, name = int(annotations.ts_ns[i]), trace.names[annotations.name[i]]
+            end_ns = start_ns + int(annotations.dur_ns[i])
+            ranges.append(_Range(start_ns, end_ns, int(annotations.thread[i]), name, meaning))
+    return ranges
 
 
 def _without_wrappers(ranges: list[_Range]) -> list[_Range]:
