@@ -11,7 +11,7 @@ constexpr size_t kMaxEventBytes = 4 << 20;   // Arbitrary: no event comes near; 
 constexpr size_t kMaxFactBytes = 64 << 20;   // Arbitrary: far above the process groups of the largest jobs
 constexpr size_t kExampleBytes = 60;
 constexpr size_t kLookBehind = 64;           // longest text that says "an event or a top-level key begins here"
-constexpr size_t kMaxFacts = 4096;
+constexpr size_t kMaxFacts = 64 * 1024;      // Arbitrary: a file of process names must not fill the memory
 
 // `"key":` at p? Used to find solid ground after damage.
 std::string_view key_at(const char* p, const char* end) {
@@ -149,7 +149,7 @@ bool Scanner::read_fact() {
     const char* const value = p;
     found = skip_value(p, end_, reading);
     if (found == Found::kDone) {
-      if (facts.size() < kMaxFacts) facts.push_back({document_, "", std::string(key), std::string(value, p)});
+      add_fact("", key, {value, static_cast<size_t>(p - value)});
       p_ = p;
       return true;
     }
@@ -235,8 +235,8 @@ Found Scanner::try_event(const char*& p, Quotes quotes, Event& event) {
 
 // Looks for the next place that begins an event, a document or a top-level key. Leaves a tail that may be half of one.
 bool Scanner::step_lost() {
-  const char* const limit = is_final_ || end_ - p_ < static_cast<std::ptrdiff_t>(kLookBehind) ? end_ : end_ - kLookBehind;
-  if (!is_final_ && end_ - p_ <= static_cast<std::ptrdiff_t>(kLookBehind)) return false;
+  if (!is_final_ && static_cast<size_t>(end_ - p_) <= kLookBehind) return false;
+  const char* const limit = is_final_ ? end_ : end_ - kLookBehind;
   for (const char* p = p_; p < limit; ++p) {
     if (*p == '{' && (begins_event(p, end_) || begins_document(p, end_))) {
       p_ = p;
@@ -313,8 +313,12 @@ void Scanner::accept(const Event& event) {
 
 void Scanner::record_process_fact(const Event& event) {
   const std::string_view name = unquoted(event.name);
-  if ((name != "process_name" && name != "process_labels") || facts.size() >= kMaxFacts) return;
-  facts.push_back({document_, label_of(event.pid), std::string(name), std::string(event.args)});
+  if (name == "process_name" || name == "process_labels") add_fact(label_of(event.pid), name, event.args);
+}
+
+void Scanner::add_fact(std::string label, std::string_view key, std::string_view text) {
+  if (facts.size() == kMaxFacts) return add_fault("more facts than are kept", text.data());
+  facts.push_back({document_, std::move(label), std::string(key), std::string(text)});
 }
 
 RankTables& Scanner::rank_of(std::string_view pid) {

@@ -1,7 +1,7 @@
 // A profiler file, fed in pieces of any size, into the tables of its ranks. Memory: the tables and one piece.
 //
-// Text is read strictly first. An event that cannot be read is tried leniently, and if that fails too the search goes on
-// for the next place that looks like an event: what is lost is counted with its place, what follows is kept. A second
+// Text is read strictly first. An event that cannot be read is tried leniently, and if that fails too the search goes
+// on for the next place that looks like an event: what is lost is counted with its place, what follows is kept. A second
 // document inside or behind the first one is read as a rank of its own.
 #pragma once
 
@@ -70,6 +70,7 @@ class Scanner {
   void close_document();
   bool get_lost(const char* fault);
   void record_process_fact(const Event& event);
+  void add_fact(std::string label, std::string_view key, std::string_view text);
   void count_notes();
   void add_fault(const char* name, const char* where);
   RankTables& rank_of(std::string_view pid);

@@ -49,7 +49,11 @@ const char* find_quote(const char* p, const char* end, bool& unusual) {
 // Length of the valid UTF-8 sequence at p, 0 for none.
 int utf8_length(const char* p, const char* end) {
   const auto byte = [&](int i) { return static_cast<unsigned char>(p[i]); };
-  const int length = byte(0) < 0x80 ? 1 : byte(0) < 0xC2 ? 0 : byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : byte(0) < 0xF5 ? 4 : 0;
+  int length = 0;
+  if (byte(0) < 0x80) length = 1;
+  else if (byte(0) >= 0xC2 && byte(0) < 0xE0) length = 2;
+  else if (byte(0) >= 0xE0 && byte(0) < 0xF0) length = 3;
+  else if (byte(0) >= 0xF0 && byte(0) < 0xF5) length = 4;
   if (length == 0 || end - p < length) return 0;
   for (int i = 1; i < length; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;

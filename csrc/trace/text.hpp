@@ -1,5 +1,5 @@
-// JSON text, read in place and forgivingly: where values end, never what they mean. A buffer may stop anywhere, so every
-// function can answer "need more". Only damage that would misplace an end is an error; commas, control bytes, wrong
+// JSON text, read in place and forgivingly: where values end, never what they mean. A buffer may stop anywhere, so
+// every function can answer "need more". Only damage that would misplace an end is an error; commas, control bytes, wrong
 // escapes, bad UTF-8 and words such as inf or nan are not.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace fastverify::trace {
 
 enum class Found { kDone, kNeedMore, kBroken };
 
-// Strict: a quote ends a string. Lenient: only a quote that something plausible follows, for text with unescaped quotes.
+// Strict: a quote ends a string. Lenient: only a quote that something plausible follows, for unescaped quotes in text.
 enum class Quotes { kStrict, kLenient };
 
 constexpr int kMaxDepth = 64;

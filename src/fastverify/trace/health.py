@@ -118,7 +118,9 @@ def _examine_links(trace: TraceData) -> None:
     launched = launches.correlation[order]
     has_launch = _is_in(kernels.correlation, launched)
     health.add("kernel without its launch", int((~has_launch).sum()), _example(trace, ~has_launch))
-    health.add("correlation of several launches", int((np.diff(launched) == 0).sum()))
+    is_repeated = np.diff(launched, prepend=NO_ID) == 0
+    example = _example(trace, np.isin(np.arange(len(launches)), order[is_repeated][:1]), launches)
+    health.add("correlation of several launches", int(is_repeated.sum()), example)
     if len(order):
         first = order[np.minimum(np.searchsorted(launched, kernels.correlation), len(order) - 1)]
         is_early = has_launch & (kernels.ts_ns < launches.ts_ns[first] - CLOCK_SLACK_NS)
