@@ -22,7 +22,7 @@ STORY = (Path(__file__).parent.parent / "data" / "story_facts.yaml").read_text()
         ("plain_toks: 3", "plain_toks is not a known name"),
         ("arms: [{acceptance: 2}]", "arms.0.acceptance is not a known name"),
         ("accept_length: 0.7", "greater than or equal to 1"),
-        ("plain_tok_s: 0", "greater than 0"),
+        ("plain_tok_s: 0", "greater than or equal to 0.000000001"),
         ("plain_tok_s: .nan", "finite"),
         ("plain_tok_s: 3\nplain_tok_s: 4", "plain_tok_s stands twice"),
         ("a: &x [1]\nb: *x", "aliases are not allowed"),

@@ -139,6 +139,22 @@ def test_thin_report_has_a_plan_without_predictions() -> None:
     assert plan_for_server(Report(facts), answer_report(facts)) is None
 
 
+def test_prediction_holds_for_a_published_pair() -> None:
+    """vllm#56128: over PCIe peer access plain decoding went from 96.8 to 110.6 tok/s, MTP with 3 drafts from 219.4 to
+    227.8. The acceptance length and the model's sizes are not in the report; 3.0 and 64 x 5120 are taken."""
+    facts = {
+        **VLLM,
+        "model": {"name": "27B", "num_layers": 64, "hidden_size": 5120, "num_experts": 0},
+        "plain_tok_s": 96.8,
+        "speculative_tok_s": 219.4,
+        "accept_length": 3.0,
+    }
+    predicted = entry_of(plan_of(make_facts(facts, "t")), "comm.pcie-ipc").predicted
+    assert predicted.plain_speedup.contains(110.6 / 96.8)
+    assert predicted.speedup.contains(227.8 / 219.4)
+    assert predicted.speedup.high < 1.3
+
+
 def test_summary_has_seven_lines(story: ServerPlan) -> None:
     lines = summary_lines(answer_report(parse_facts(STORY, "story")), story)
     assert len(lines) == 7

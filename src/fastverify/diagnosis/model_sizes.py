@@ -81,8 +81,8 @@ def expert_growth(num_experts: int, num_experts_per_token: int, rows: int) -> fl
     """
     if num_experts <= 0 or num_experts_per_token <= 0:
         return 1.0
-    share = num_experts_per_token / num_experts
-    return num_experts * (1.0 - (1.0 - share) ** rows) / num_experts_per_token
+    share = min(num_experts_per_token / num_experts, 1.0)
+    return (1.0 - (1.0 - share) ** rows) / share
 
 
 def _known(name: str | None) -> tuple[int | None, int | None, int | None, int | None]:

@@ -35,6 +35,7 @@ def plain_all_reduce_ms(report: Report, arm: ArmReading) -> Bounds | None:
         return None
     told = arm.facts.plain_all_reduce_ms
     if told is not None:
+        told = min(told, MAX_SHARE * arm.plain_ms)
         return Bounds(told, told, told, "told")
     cost = arm.speculative_cost
     compute_ms = cost.phases_ms.get("verify_compute") if cost is not None else None

@@ -11,11 +11,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+# The outer bounds are far beyond any machine; they keep arithmetic on a report finite.
+Positive = Annotated[float, Field(ge=1e-9, le=1e12)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 Share = Annotated[float, Field(ge=0, le=1)]
-NotNegative = Annotated[float, Field(ge=0)]
-AcceptLength = Annotated[float, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0, le=1e12)]
+AcceptLength = Annotated[float, Field(ge=1, le=1e5)]
 Fabric = Literal["nvlink", "nvlink-partial", "pcie-gen3", "pcie-gen4", "pcie-gen5", "pcie", "network", "host-memory"]
 Shape = Literal["chain", "tree"]
 
@@ -43,9 +44,9 @@ class ArmFacts(_Facts):
     method: str | None = None
     shape: Shape | None = None
     draft_model: str | None = None
-    num_draft_steps: Count | None = None
+    num_draft_steps: Annotated[int, Field(ge=1, le=1000)] | None = None
     top_k: Count | None = None
-    num_verify_tokens: Annotated[int, Field(ge=2)] | None = None
+    num_verify_tokens: Annotated[int, Field(ge=2, le=10**6)] | None = None
     """Rows per request of a verify pass: proposed drafts and the current token."""
     batch: Count | None = None
     context: Annotated[int, Field(ge=0)] | None = None

@@ -122,9 +122,9 @@ class SpeculativeCycle:
     def _gap_ms(self, phases: dict[str, Interval]) -> dict[str, Interval]:
         """Drafts beyond the last token are lost in proportion to the cycle; a client's own overhead would stay."""
         measured = self._cost.phases_ms.get(GAP, 0.0)
-        if not measured:
-            return {}
         old_ms = self._cost.total_ms - measured
+        if not measured or old_ms <= 0:
+            return {}
         new_ms = total(ms for phase, ms in phases.items() if phase != GAP).mid
         lost = measured * new_ms / old_ms
         return {GAP: Interval(low=min(lost, measured), mid=lost, high=max(lost, measured))}

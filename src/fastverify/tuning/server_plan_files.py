@@ -21,7 +21,7 @@ ANSWER_FILE = "diagnosis.json"
 PLAN_FILE = "plan.json"
 MARKDOWN_FILE = "eagle-fast-verify.md"
 PAGE_FILE = "diagnosis.html"
-LEDGER_FILE = "ledger.sqlite"
+LEDGER_FILE = "experiments.sqlite"
 SCRIPTS = "experiments"
 
 
