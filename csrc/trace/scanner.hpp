@@ -1,8 +1,8 @@
 // A profiler file, fed in pieces of any size, into the tables of its ranks. Memory: the tables and one piece.
 //
 // Text is read strictly first. An event that cannot be read is tried leniently, and if that fails too the search goes
-// on for the next place that looks like an event: what is lost is counted with its place, what follows is kept. A second
-// document inside or behind the first one is read as a rank of its own.
+// on for the next place that looks like an event: what is lost is counted with its place, what follows is kept. A
+// second document inside or behind the first one is read as a rank of its own.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // JSON text, read in place and forgivingly: where values end, never what they mean. A buffer may stop anywhere, so
-// every function can answer "need more". Only damage that would misplace an end is an error; commas, control bytes, wrong
-// escapes, bad UTF-8 and words such as inf or nan are not.
+// every function can answer "need more". Only damage that would misplace an end is an error; commas, control bytes,
+// wrong escapes, bad UTF-8 and words such as inf or nan are not.
 #pragma once
 
 #include <cstdint>
