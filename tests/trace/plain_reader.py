@@ -42,11 +42,13 @@ def kernel_rows(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def launch_rows(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    launched = {whole(event["args"]["correlation"]) for event in events if event["cat"] in WORK}
     return [
         (to_ns(event["ts"]), to_ns(event["dur"]), event["name"], (str(event["pid"]), str(event["tid"])),
          whole(event["args"].get("correlation")))
         for event in events
         if event["cat"] in RUNTIME
+        and ("Launch" in event["name"] or whole(event["args"].get("correlation")) in launched)
     ]  # fmt: skip
 
 

@@ -66,7 +66,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Launches:
-    """Calls of the CUDA or HIP runtime and driver, sorted by start; `thread` indexes `TraceData.threads`."""
+    """Calls that launched device work or should have, sorted by start; `thread` indexes `TraceData.threads`."""
 
     ts_ns: Int64
     dur_ns: Int64

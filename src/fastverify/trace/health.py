@@ -8,11 +8,9 @@ come from the scanner. Source of the kinds: public issues of Kineto, PyTorch and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastverify.trace.events import (
     NO_ID,
@@ -26,15 +24,13 @@ from fastverify.trace.events import (
     TraceData,
 )
 from fastverify.trace.kinds import CollectiveOp, classify, op_of
+from fastverify.trace.links import GRAPH_LAUNCH, LAUNCH, is_in, where_name
 from fastverify.units import NS_PER_MS, NS_PER_S
 
 # Arbitrary: real kernels of inference and training end within a second; dependent launches overlap by microseconds.
 IMPOSSIBLE_NS = NS_PER_S
 # Arbitrary: clocks of host and device agree to microseconds; a thousand of them is no rounding.
 CLOCK_SLACK_NS = NS_PER_MS
-_BLOCK_ROWS = 1 << 16
-_GRAPH_LAUNCH = re.compile(r"GraphLaunch")
-_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 _DROPPED = re.compile(r"drop|out.of.range|buffer|lost|exceed", re.IGNORECASE)
 
 
@@ -108,15 +104,15 @@ def _examine_header(trace: TraceData) -> None:
 def _examine_links(trace: TraceData) -> None:
     """Launches and device work that should name each other."""
     kernels, launches, health = trace.kernels, trace.launches, trace.health
-    has_kernel = _is_in(launches.correlation, np.unique(kernels.correlation))
-    is_graph = _named(trace, launches.name, _GRAPH_LAUNCH) & ~has_kernel
+    has_kernel = is_in(launches.correlation, np.unique(kernels.correlation))
+    is_graph = where_name(trace.names, launches.name, GRAPH_LAUNCH.search) & ~has_kernel
     health.add("graph replay without its kernels", int(is_graph.sum()), _example(trace, is_graph, launches))
-    is_lonely = _named(trace, launches.name, _LAUNCH) & ~has_kernel & ~is_graph
+    is_lonely = where_name(trace.names, launches.name, LAUNCH.search) & ~has_kernel & ~is_graph
     health.add("launch without its kernel", int(is_lonely.sum()), _example(trace, is_lonely, launches))
     order = np.flatnonzero(has_kernel & (launches.correlation > 0))
     order = order[np.argsort(launches.correlation[order], kind="stable")]
     launched = launches.correlation[order]
-    has_launch = _is_in(kernels.correlation, launched)
+    has_launch = is_in(kernels.correlation, launched)
     health.add("kernel without its launch", int((~has_launch).sum()), _example(trace, ~has_launch))
     is_repeated = np.diff(launched, prepend=NO_ID) == 0
     example = _example(trace, np.isin(np.arange(len(launches)), order[is_repeated][:1]), launches)
@@ -125,16 +121,6 @@ def _examine_links(trace: TraceData) -> None:
         first = order[np.minimum(np.searchsorted(launched, kernels.correlation), len(order) - 1)]
         is_early = has_launch & (kernels.ts_ns < launches.ts_ns[first] - CLOCK_SLACK_NS)
         health.add("kernel before its launch", int(is_early.sum()), _example(trace, is_early))
-
-
-def _is_in(values: Int64, known: Int64) -> Bool:
-    """Which values are in `known`, sorted. In blocks: the tables of a long file are large."""
-    found = np.zeros(len(values), dtype=np.bool_)
-    for begin in range(0, len(values) if len(known) else 0, _BLOCK_ROWS):
-        block = values[begin : begin + _BLOCK_ROWS]
-        where = np.minimum(np.searchsorted(known, block), len(known) - 1)
-        found[begin : begin + _BLOCK_ROWS] = known[where] == block
-    return found
 
 
 def _examine_collectives(trace: TraceData) -> None:
@@ -146,22 +132,10 @@ def _examine_collectives(trace: TraceData) -> None:
         for row, op in zip(args.row[of_kernel], args.op[of_kernel], strict=True)
         if op_of(trace.names[op]) is not CollectiveOp.UNKNOWN
     }
-    is_unknown = _by_name(trace, trace.kernels.name, lambda name: classify(name).op is CollectiveOp.UNKNOWN)
+    is_unknown = where_name(trace.names, trace.kernels.name, lambda name: classify(name).op is CollectiveOp.UNKNOWN)
     rows = [row for row in np.flatnonzero(is_unknown).tolist() if row not in told]
     example = trace.names[trace.kernels.name[rows[0]]] if rows else ""
     trace.health.add("collective of unknown kind", len(rows), example[:120])
-
-
-def _named(trace: TraceData, names: NDArray[np.int32], pattern: re.Pattern[str]) -> Bool:
-    return _by_name(trace, names, lambda name: pattern.search(name) is not None)
-
-
-def _by_name(trace: TraceData, names: NDArray[np.int32], rule: Callable[[str], bool]) -> Bool:
-    """The rule on each row's name, asked once per name."""
-    answers = np.zeros(len(trace.names), dtype=np.bool_)
-    for name in np.flatnonzero(np.bincount(names, minlength=len(trace.names))):
-        answers[name] = rule(trace.names[name])
-    return answers[names]
 
 
 def _example(trace: TraceData, marked: Bool, table: Kernels | Launches | None = None) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastverify.errors import TraceFormatError
-from fastverify.trace import facts, health
+from fastverify.trace import facts, health, links
 from fastverify.trace._scan import Scanner
 from fastverify.trace.dialects import CATEGORIES, COLLECTIVE_WORDS
 from fastverify.trace.events import (
@@ -77,7 +77,7 @@ def _to_trace(
     part: dict[str, Any], info: TraceInfo, names: list[str], threads: list[tuple[str, str]], of_file: Health
 ) -> TraceData:
     kernels, kernel_rows = _sorted(Kernels, part["kernels"])
-    launches, _ = _sorted(Launches, part["launches"])
+    launches = _linked_launches(part["launches"], kernels, names)
     annotations, _ = _sorted(Annotations, part["annotations"])
     cpu_ops, cpu_rows = _sorted(CpuOps, part["cpu_ops"])
     args = CollectiveArgs(*(column.copy() for column in _columns(CollectiveArgs, part["collective_args"])))
@@ -95,9 +95,20 @@ def _columns(table: type[Any], columns: list[bytes]) -> list[NDArray[Any]]:
     return arrays
 
 
+def _linked_launches(columns: list[bytes], kernels: Kernels, names: list[str]) -> Launches:
+    """Without the queries and settings, half of all calls in a long file: what has work, or by its name should have."""
+    arrays = _columns(Launches, columns)
+    _, _, name, _, correlation = arrays
+    kept = links.is_in(correlation, np.unique(kernels.correlation)) | links.where_name(names, name, links.LAUNCH.search)
+    return _sort(Launches, [array[kept] for array in arrays])[0]  # type: ignore[no-any-return]
+
+
 def _sorted(table: type[Any], columns: list[bytes]) -> tuple[Any, NDArray[np.int64]]:
     """The table sorted by start, and where each row of the file went. One column at a time is held twice."""
-    arrays = _columns(table, columns)
+    return _sort(table, _columns(table, columns))
+
+
+def _sort(table: type[Any], arrays: list[NDArray[Any]]) -> tuple[Any, NDArray[np.int64]]:
     order = np.argsort(arrays[0], kind="stable")
     for index, array in enumerate(arrays):
         arrays[index] = array[order]
