@@ -98,6 +98,10 @@ def test_what_the_engine_cannot_run_is_said_not_ignored(tmp_path: Path, change: 
         (LLAMA | {"num_key_value_heads": 5}, "multiple of num_key_value_heads, got 32 and 5"),
         (LLAMA | {"tie_word_embeddings": "no"}, "true or false, got 'no'"),
         (LLAMA | {"eos_token_id": [1.5]}, "eos_token_id must be a whole number or a list"),
+        (LLAMA | {"rms_norm_eps": float("nan")}, "rms_norm_eps must be a finite number, got nan"),
+        (LLAMA | {"rope_theta": float("inf")}, "rope_theta must be a finite number, got inf"),
+        (LLAMA | {"rope_theta": 0}, "rope_theta must be above 0, got 0"),
+        (LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 0.0}}, "factor must be above 0, got 0.0"),
     ],
 )
 def test_names_the_broken_key(tmp_path: Path, raw: object, words: str) -> None:

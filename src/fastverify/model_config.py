@@ -9,6 +9,7 @@ EAGLE-3 head keys as SafeAILab/EAGLE, SpecForge, SGLang and vLLM write and read 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,15 @@ class _Keys:
         value = self.raw.get(key)
         if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
             raise ConfigError(f"{key} must be a number, got {value!r} in {self.source}.")
+        # Python's JSON reader takes NaN and Infinity, and a model would compute with them without a word.
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{key} must be a finite number, got {value!r} in {self.source}.")
+        return value
+
+    def positive_number(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if value <= 0:
+            raise ConfigError(f"{key} must be above 0, got {value!r} in {self.source}.")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -336,7 +346,7 @@ def _rope_kind(rope: _Keys) -> str:
 
 
 def _rope_theta(keys: _Keys) -> float:
-    return _rope_keys(keys).number("rope_theta", keys.number("rope_theta", 10000.0))
+    return _rope_keys(keys).positive_number("rope_theta", keys.positive_number("rope_theta", 10000.0))
 
 
 def _rope_scaling(keys: _Keys) -> RopeScaling:
@@ -345,15 +355,15 @@ def _rope_scaling(keys: _Keys) -> RopeScaling:
     if kind == "default":
         return None
     if kind == "linear":
-        return LinearRope(rope.number("factor"))
+        return LinearRope(rope.positive_number("factor"))
     max_positions = keys.integer("max_position_embeddings", 2048)
     original = rope.integer("original_max_position_embeddings", max_positions)
     original = keys.integer("original_max_position_embeddings", original)
     if kind == "llama3":
         low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-        return Llama3Rope(rope.number("factor"), low, high, original)
+        return Llama3Rope(rope.positive_number("factor"), low, high, original)
     return YarnRope(
-        factor=rope.number("factor", max_positions / original),
+        factor=rope.positive_number("factor", max_positions / original),
         original_max_position_embeddings=original,
         beta_fast=rope.number("beta_fast", 32.0),
         beta_slow=rope.number("beta_slow", 1.0),

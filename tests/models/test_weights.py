@@ -87,6 +87,10 @@ def test_refuses_broken_files(reference_models: dict[str, ReferenceModel], tmp_p
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ConfigError, match="model-00002-of-00002"):
         load_target(tmp_path, single_rank_communicator())
+    for broken in ({"weight_map": {"model.norm.weight": 5}}, {"weight_map": 5}, [], {}):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(broken))
+        with pytest.raises(ConfigError, match="must hold a JSON object with a weight_map"):
+            load_target(tmp_path, single_rank_communicator())
 
 
 def test_refuses_an_unknown_architecture(reference_models: dict[str, ReferenceModel], tmp_path: Path) -> None:

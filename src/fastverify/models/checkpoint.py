@@ -84,8 +84,8 @@ class Checkpoint:
             usual = self.folder / "model.safetensors"
             return [usual] if usual.is_file() else sorted(self.folder.glob("*.safetensors"))
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+            names = sorted({_file_name(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()})
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise ConfigError(
                 f"{index} must hold a JSON object with a weight_map: {error!r}. Fetch it again."
             ) from error
@@ -99,6 +99,12 @@ class Checkpoint:
             return self._files.enter_context(safe_open(file, framework="pt"))
         except SafetensorError as error:
             raise ConfigError(f"{file} is not a whole safetensors file: {error}. Fetch it again.") from error
+
+
+def _file_name(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"a weight_map names files, got {value!r}")
+    return value
 
 
 def _read_pickled(file: Path) -> Mapping[str, torch.Tensor]:

@@ -59,3 +59,10 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
 def test_a_template_that_is_no_jinja_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be a jinja template"):
         read_chat_template(write(tmp_path, chat_template="{% for %}"))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"chat_template": 5}', '{"chat_template": [{"name": "default"}]}'])
+def test_a_damaged_tokenizer_config_is_refused_at_start(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(ConfigError, match="chat template of .* cannot be read"):
+        read_chat_template(tmp_path)

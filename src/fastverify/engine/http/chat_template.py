@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import BaseModel, ValidationError
 
 from fastverify.errors import ConfigError
 
@@ -62,25 +62,45 @@ class ChatTemplate:
 
 
 def read_chat_template(model_dir: Path) -> ChatTemplate:
-    """The template in a checkpoint's folder, or the plain one."""
+    """The template in a checkpoint's folder, or the plain one. Raises ConfigError for files that are damaged."""
     config_path, template_path = model_dir / "tokenizer_config.json", model_dir / "chat_template.jinja"
-    config: dict[str, Any] = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-    source = template_path.read_text(encoding="utf-8") if template_path.is_file() else _default_source(config.get("chat_template"))
-    if source is None:
-        return ChatTemplate()
-    special = {name: _token_text(config[name]) for name in ("bos_token", "eos_token") if config.get(name)}
-    return ChatTemplate(source, (), special)
+    try:
+        config = _TokenizerConfig.model_validate_json(config_path.read_bytes() if config_path.is_file() else b"{}")
+        source = template_path.read_text(encoding="utf-8") if template_path.is_file() else config.default_template
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the chat template of {model_dir} cannot be read: {error}. Fetch it again.") from error
+    return ChatTemplate() if source is None else ChatTemplate(source, (), config.special_tokens)
 
 
-def _default_source(value: str | list[dict[str, str]] | None) -> str | None:
-    """A checkpoint may hold several named templates; the one for conversations is called default."""
-    if isinstance(value, list):
-        return {one["name"]: one["template"] for one in value}.get("default")
-    return value
+class _Token(BaseModel):
+    content: str
 
 
-def _token_text(value: str | dict[str, Any]) -> str:
-    return value if isinstance(value, str) else str(value["content"])
+class _NamedTemplate(BaseModel):
+    name: str
+    template: str
+
+
+class _TokenizerConfig(BaseModel):
+    """What is read of tokenizer_config.json; it has many more fields."""
+
+    chat_template: str | list[_NamedTemplate] | None = None
+    bos_token: str | _Token | None = None
+    eos_token: str | _Token | None = None
+
+    @property
+    def default_template(self) -> str | None:
+        """A checkpoint may hold several named templates; the one for conversations is called default."""
+        if isinstance(self.chat_template, list):
+            return {one.name: one.template for one in self.chat_template}.get("default")
+        return self.chat_template
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """The names that a template may use."""
+        tokens = {"bos_token": self.bos_token, "eos_token": self.eos_token}
+        texts = {name: token.content if isinstance(token, _Token) else token for name, token in tokens.items()}
+        return {name: text for name, text in texts.items() if text}
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
