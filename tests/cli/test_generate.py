@@ -52,6 +52,15 @@ def test_a_prompt_comes_from_one_place(tmp_path: Path, monkeypatch: pytest.Monke
         read_prompt("", None)
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_prompt_that_is_no_utf8_is_bad_input(errors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8", errors=errors))
+    with pytest.raises(ConfigError, match="must be UTF-8"):
+        read_prompt("", None)
+    with pytest.raises(ConfigError, match="must be UTF-8"):
+        read_prompt(b"caf\xe9".decode("utf-8", "surrogateescape"), None)
+
+
 def test_a_folder_without_a_model_is_a_users_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["generate", "x", "--model", str(tmp_path), "--drafter", "none"]) == ExitCode.BAD_INPUT
     assert "found none in" in capsys.readouterr().err

@@ -70,9 +70,19 @@ def read_prompt(prompt: str, file: Path | None) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--file must be a readable UTF-8 text file, but {file} is not: {error}.") from error
     else:
-        text = prompt or ("" if sys.stdin.isatty() else sys.stdin.read())
+        text = _read_argument_or_stdin(prompt)
     if not text:
         raise ConfigError("there is nothing to continue. Give a prompt, --file PATH, or text on standard input.")
+    return text
+
+
+def _read_argument_or_stdin(prompt: str) -> str:
+    """Bytes that are no UTF-8 come as lone surrogates, or as an error, depending on the locale."""
+    try:
+        text = prompt or ("" if sys.stdin.isatty() else sys.stdin.read())
+        text.encode("utf-8")
+    except UnicodeError as error:
+        raise ConfigError(f"a prompt must be UTF-8, but it is not: {error}.") from error
     return text
 
 

@@ -52,8 +52,8 @@ def _run_reported(spec: RankSpec, owner: Connection) -> int:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 0
     except Exception as error:  # noqa: BLE001 - the boundary of the process: everything is reported and ends it
-        is_consequence = isinstance(error, CommTimeoutError) or "gloo" in str(error)
-        is_ours = isinstance(error, FastverifyError) and not is_consequence
+        is_ours = isinstance(error, FastverifyError) and not isinstance(error, CommTimeoutError)
+        is_consequence = not is_ours and (isinstance(error, CommTimeoutError) or "gloo" in str(error))
         error_type = type(error).__name__ if is_ours else None
         owner.send(Failed(str(error), traceback.format_exc(), error_type, is_consequence))
         return 1
