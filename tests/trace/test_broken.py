@@ -218,3 +218,17 @@ def test_truncated_gzip(share: float, tmp_path: Path) -> None:
     assert trace.health.count("truncated gzip stream") == 1
     assert len(trace.kernels) > 2000 * (share - 0.2)
     assert trace.names[trace.kernels.name[2]] == ALL_REDUCE
+
+
+@pytest.mark.parametrize(
+    ("devices", "faults"), [(HEADER["deviceProperties"], {"no device work"}), ([], set())], ids=["GPU", "CPU"]
+)
+def test_no_device_work_is_a_fault_only_where_the_file_names_a_device(
+    devices: list[dict], faults: set[str], tmp_path: Path
+) -> None:
+    operators = [event for event in make_events() if event.get("cat") == "cpu_op"]
+    path = tmp_path / "trace.json"
+    path.write_bytes(make_text({**HEADER, "deviceProperties": devices}, operators))
+    [trace] = read_trace(path)
+    assert len(trace.cpu_ops)
+    assert {row.fault for row in trace.health.rows} == faults

@@ -41,7 +41,7 @@ def examine(trace: TraceData, *, num_cpu_ops: int) -> TraceData:
     _examine_header(trace)
     _examine_links(trace)
     _examine_collectives(trace)
-    if not len(trace.kernels):
+    if trace.info.device_names and not len(trace.kernels):  # a recording of a CPU names no device
         trace.health.add("no device work", 1, f"{num_cpu_ops} CPU operators, {len(trace.launches)} runtime calls")
     return trace
 
