@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastverify.trace import costs
 from fastverify.trace.costs import Timeline, cost_of
 from fastverify.trace.work import work_of
 from tests.trace.make import ALL_REDUCE, COPY, GEMM, Kernel, make_trace
@@ -40,6 +41,16 @@ def test_a_gap_inside_one_graph_is_named_so() -> None:
     found = cost([Kernel(GEMM, 0, 10, 1, True), Kernel(GEMM, 13, 10, 1, True), Kernel(GEMM, 25, 5, 24, True)])
     assert (found.graph_gap_ns, found.launch_gap_ns, found.gap_ns) == (3_000, 2_000, 5_000)
     assert found.piece_gap_ns == 2_000
+
+
+def test_gaps_do_not_depend_on_the_size_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [Kernel(GEMM, 20 * i, 10, 20 * i + (-9, 1, -25)[i % 3], i % 4 == 3) for i in range(30)]
+    whole = cost(kernels)
+    assert whole.launch_gap_ns
+    assert whole.piece_gap_ns
+    for size in (1, 7, 29, 30):
+        monkeypatch.setattr(costs, "_BLOCK_GAPS", size)
+        assert cost(kernels) == whole
 
 
 rows = st.lists(

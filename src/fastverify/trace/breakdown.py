@@ -58,7 +58,7 @@ def breakdown(
 ) -> Profile:
     """Profile of one rank; `transfer_ns` is what ranks.py found for its collectives."""
     work, recorded = passes.work, recorded_collectives(trace, passes.work)
-    rows = pass_rows(passes, Known(recorded, model, transfer_ns))
+    rank, rows = _rank_row(trace, work), pass_rows(passes, Known(recorded, model, transfer_ns))
     profile = Profile(
         verdict="",
         sources=(trace.info.source,),
@@ -66,11 +66,11 @@ def breakdown(
         device="CPU" if work.is_cpu else ", ".join(dict.fromkeys(name for name in trace.info.device_names if name)),
         rule=passes.rule,
         coverage=passes.coverage,
-        totals=_totals(work),
+        totals=rank.totals,
         passes=rows,
         sizes=_sizes(work, recorded, rows),
         health=_health(trace, passes),
-        ranks=(_rank_row(trace, work),),
+        ranks=(rank,),
     )
     return profile.model_copy(update={"verdict": headline(profile)})
 

@@ -15,6 +15,8 @@ from fastverify.trace.events import Int64
 from fastverify.trace.intervals import Intervals, union_of
 from fastverify.trace.work import NO_TIME, Work
 
+_BLOCK_GAPS = 1 << 16
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -39,17 +41,18 @@ class Cost:
 def cost_of(work: Work, rows: Int64) -> Cost:
     """Cost of some rows, given in order of start."""
     busy = _union(work, rows)
+    wall_ns, busy_ns = busy.span, busy.length
+    launch_gap_ns, graph_gap_ns, piece_gap_ns = _gaps(work, rows, busy)
+    del busy  # as long as the file's work, and so is what follows
     communication = _union(work, rows[work.is_communication[rows]])
     compute = _union(work, rows[~work.is_communication[rows] & ~work.is_memory[rows]])
-    if work.is_cpu:
-        compute = compute.subtract(communication)
-    launch_gap_ns, graph_gap_ns, piece_gap_ns = _gaps(work, rows, busy)
+    overlap_ns = communication.intersect(compute).length
     return Cost(
-        wall_ns=busy.span,
-        busy_ns=busy.length,
-        compute_ns=compute.length,
+        wall_ns=wall_ns,
+        busy_ns=busy_ns,
+        compute_ns=compute.length - (overlap_ns if work.is_cpu else 0),
         communication_ns=communication.length,
-        exposed_communication_ns=communication.subtract(compute).length,
+        exposed_communication_ns=communication.length - (0 if work.is_cpu else overlap_ns),
         memory_ns=_union(work, rows[work.is_memory[rows]]).length,
         launch_gap_ns=launch_gap_ns,
         graph_gap_ns=graph_gap_ns,
@@ -83,16 +86,23 @@ def _union(work: Work, rows: Int64) -> Intervals:
 
 
 def _gaps(work: Work, rows: Int64, busy: Intervals) -> tuple[int, int, int]:
-    """Gaps whose next kernel was launched after they began, gaps inside a graph, gaps where a graph begins or ends."""
-    if len(busy) < 2:
-        return 0, 0, 0
+    """Gaps whose next kernel was launched after they began, gaps inside a graph, gaps where a graph begins or ends.
+
+    In blocks: over a long file the columns below would be as large as its tables.
+    """
     rows = rows[work.end_ns[rows] > work.start_ns[rows]]
-    following = np.searchsorted(work.start_ns[rows], busy.starts[1:], side="left")
-    after, before = rows[following], rows[following - 1]
-    lengths = busy.starts[1:] - busy.ends[:-1]
-    in_graph = work.is_graph[after] & (work.correlation[after] == work.correlation[before])
-    at_border = (work.is_graph[after] | work.is_graph[before]) & ~in_graph
-    late = (work.launch_ns[after] != NO_TIME) & (work.launch_ns[after] > busy.ends[:-1]) & ~in_graph
-    if work.is_cpu:
-        late &= False
-    return int(lengths[late].sum()), int(lengths[in_graph].sum()), int(lengths[at_border].sum())
+    starts_ns = work.start_ns[rows]
+    launch_ns = graph_ns = piece_ns = 0
+    for begin in range(0, len(busy) - 1, _BLOCK_GAPS):
+        gap_ends = busy.starts[begin + 1 : begin + 1 + _BLOCK_GAPS]
+        gap_starts = busy.ends[begin : begin + len(gap_ends)]
+        following = np.searchsorted(starts_ns, gap_ends, side="left")
+        after, before = rows[following], rows[following - 1]
+        lengths = gap_ends - gap_starts
+        in_graph = work.is_graph[after] & (work.correlation[after] == work.correlation[before])
+        at_border = (work.is_graph[after] | work.is_graph[before]) & ~in_graph
+        late = (work.launch_ns[after] != NO_TIME) & (work.launch_ns[after] > gap_starts) & ~in_graph
+        launch_ns += 0 if work.is_cpu else int(lengths[late].sum())
+        graph_ns += int(lengths[in_graph].sum())
+        piece_ns += int(lengths[at_border].sum())
+    return launch_ns, graph_ns, piece_ns

@@ -1,4 +1,4 @@
-"""Interval algebra on int64 nanoseconds: unions, intersections and differences of half-open [start, end) sets.
+"""Interval algebra on int64 nanoseconds: unions and intersections of half-open [start, end) sets.
 
 Kernels overlap, on one stream too (programmatic dependent launch), so the sum of durations is not busy time. Every
 length in a profile is the length of a union made here. A set is two arrays, sorted, disjoint, none empty.
@@ -34,10 +34,6 @@ class Intervals:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def union(self, other: Intervals) -> Intervals:
-        """Time covered by either."""
-        return union_of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
-
     def intersect(self, other: Intervals) -> Intervals:
         """Time covered by both: every piece where one of mine meets one of theirs."""
         first = np.searchsorted(other.ends, self.starts, side="right")
@@ -49,29 +45,19 @@ class Intervals:
             np.maximum(self.starts[mine], other.starts[theirs]), np.minimum(self.ends[mine], other.ends[theirs])
         )
 
-    def subtract(self, other: Intervals) -> Intervals:
-        """Time covered by this set and not by the other."""
-        if not len(self) or not len(other):
-            return self
-        return self.intersect(other.complement(int(self.starts[0]), int(self.ends[-1])))
-
-    def complement(self, start: int, end: int) -> Intervals:
-        """Time inside [start, end) that the set does not cover."""
-        starts = np.concatenate(([start], np.clip(self.ends, start, end)))
-        ends = np.concatenate((np.clip(self.starts, start, end), [end]))
-        kept = ends > starts
-        return Intervals(starts[kept], ends[kept])
-
 
 def union_of(starts: Int64, ends: Int64) -> Intervals:
     """The set that any intervals cover; in any order, overlapping or not. Empty and negative ones cover nothing."""
     starts, ends = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
     kept = ends > starts
-    starts, ends = starts[kept], ends[kept]
+    if not kept.all():
+        starts, ends = starts[kept], ends[kept]
     if not len(starts):
         return Intervals(starts, ends)
-    order = np.argsort(starts, kind="stable")
-    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
     is_first = np.concatenate(([True], starts[1:] > reach[:-1]))
     is_last = np.concatenate((is_first[1:], [True]))
     return Intervals(starts[is_first], reach[is_last])
