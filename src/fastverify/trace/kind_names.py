@@ -1,4 +1,4 @@
-"""The words for what a kernel is: class of work, collective operation, back end. The table and every answer use them."""
+"""The words for what a kernel is: class of work, collective operation, back end. Tables and answers use them."""
 
 from __future__ import annotations
 
