@@ -1,0 +1,1 @@
+"""All-reduce kernels for NVIDIA GPUs, compiled at first use; one process with several virtual ranks so far."""

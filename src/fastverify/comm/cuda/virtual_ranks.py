@@ -1,0 +1,110 @@
+"""Several ranks in one process on one GPU: one stream each, their kernels resident together and waiting for each other.
+
+With it the kernels are proved and tuned without a second GPU. It does not show what a link between GPUs costs.
+Set CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts: streams that share a connection run one after the other, so a
+rank could wait for one that is queued behind it. The same holds for a kernel that is loaded while a rank waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Self
+
+import torch
+
+from fastverify.comm.cuda import host, push
+from fastverify.comm.cuda.kernels import kernel_set
+from fastverify.comm.cuda.launch import Launch, check_fits
+from fastverify.comm.cuda.rank import CudaRank
+from fastverify.comm.cuda.workspace import Layout
+
+FabricName = Literal["push", "host"]
+# Arbitrary: about two seconds on present GPUs, far above any call and far below a watchdog.
+SPIN_BOUND_CYCLES = 4_000_000_000
+
+
+class VirtualRanks:
+    """`ranks[i]` launches on `ranks[i].stream`; `run` starts the same work on every one of them."""
+
+    def __init__(
+        self,
+        world_size: int,
+        fabric: FabricName = "push",
+        *,
+        max_bytes: int = 1 << 20,
+        spin_bound_cycles: int = SPIN_BOUND_CYCLES,
+        overlap: bool = True,
+        device: str = "cuda:0",
+    ) -> None:
+        self.device = torch.device(device)
+        torch.cuda.set_device(self.device)
+        layout = Layout(world_size, max_bytes)
+        self.kernels = kernel_set(self.device, world_size)
+        self._inboxes = [
+            push.allocate_inbox(layout, self.device) if fabric == "push" else host.allocate_inbox(layout)
+            for _ in range(world_size)
+        ]
+        addresses = [inbox.data_ptr() for inbox in self._inboxes]
+        self._capture_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.fabric = push.PUSH if fabric == "push" else host.HOST
+        self.ranks = [
+            CudaRank(
+                rank,
+                addresses,
+                layout,
+                self.kernels,
+                self.fabric,
+                torch.cuda.Stream(self.device),  # type: ignore[no-untyped-call]
+                spin_bound_cycles,
+                overlap=overlap,
+            )
+            for rank in range(world_size)
+        ]
+        torch.cuda.synchronize(self.device)
+
+    def check_fits(self, launch: Launch) -> None:
+        """Raises ConfigError where the ranks' kernels might not be resident together, and so wait for ever."""
+        properties = torch.cuda.get_device_properties(self.device)
+        check_fits(
+            launch,
+            len(self.ranks),
+            properties.multi_processor_count,
+            properties.max_threads_per_multi_processor,
+        )
+
+    def run(self, work: Callable[[CudaRank], object]) -> None:
+        """`work(rank)` on every rank's stream, after what the current stream holds and before what it gets next."""
+        current = torch.cuda.current_stream(self.device)
+        for rank in self.ranks:
+            rank.stream.wait_stream(current)
+        for rank in self.ranks:
+            with torch.cuda.stream(rank.stream):
+                work(rank)
+        for rank in self.ranks:
+            current.wait_stream(rank.stream)
+
+    def capture(self, work: Callable[[CudaRank], object]) -> torch.cuda.CUDAGraph:
+        """A graph in which every rank's `work` is a branch of its own. The kernels it needs must have run once."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self.device)
+        with torch.cuda.stream(self._capture_stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            self.run(work)
+            graph.capture_end()
+        return graph
+
+    def check(self) -> None:
+        """Wait for all ranks. Raises CommTimeoutError where a kernel gave up waiting."""
+        for rank in self.ranks:
+            rank.check()
+
+    def close(self) -> None:
+        """Free the inboxes. No kernel may be under way; calling twice is harmless."""
+        torch.cuda.synchronize(self.device)
+        self._inboxes.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
