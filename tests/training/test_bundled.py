@@ -22,6 +22,7 @@ from fastverify.training.corpus.tokens import encode_documents
 from fastverify.training.evaluate import measure_acceptance, score_tokens
 from fastverify.training.generate import generate
 
+ROOT = Path(__file__).parent.parent.parent
 SLICES = Path(__file__).parent.parent / "data" / "held_out" / "slices.jsonl"
 MAX_FILE_BYTES = 15_000_000
 MAX_TOTAL_BYTES = 30_000_000
@@ -87,6 +88,20 @@ def test_prompts_are_long_enough_to_draft_from() -> None:
         assert len(lengths) >= 32
         assert min(lengths) >= 100
         assert max(lengths) <= 200
+
+
+def test_document_shows_what_was_measured() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "model_quality_cpu_2026-11.json").read_text())["results"]
+    document = (ROOT / "docs" / "bundled-model.md").read_text()
+    for name, found in results["acceptance"].items():
+        domain, temperature = name.split(", temperature ")
+        rates = ", ".join(f"{rate:.2f}" for rate in found["accept_rate_per_position"])
+        assert f"| {domain} | {temperature} | **{found['accept_length']:.2f}** | {rates} |" in document
+    for found in results["text_bits_per_byte"].values():
+        assert (
+            f"| **{found['model']['bits_per_byte']:.2f}** | {found['ngram']:.2f} | {found['xz_slice']:.2f} |"
+            in document
+        )
 
 
 @pytest.fixture(scope="module")
