@@ -36,9 +36,9 @@ def fetch(source: Source, folder: Path) -> Path:
 
 
 def digest(archive: Path) -> str:
-    """sha256 of an archive; of a folder, of its sorted .py files."""
+    """sha256 of an archive; of the standard library, of its sorted modules."""
     hasher = hashlib.sha256()
-    for file in [archive] if archive.is_file() else sorted(archive.rglob("*.py")):
+    for file in [archive] if archive.is_file() else _modules(archive):
         hasher.update(file.read_bytes())
     return hasher.hexdigest()
 
@@ -46,7 +46,7 @@ def digest(archive: Path) -> str:
 def read_files(source: Source, archive: Path) -> Iterator[tuple[str, bytes]]:
     """(path inside the package, content) of every file, in a fixed order."""
     if archive.is_dir():
-        for file in sorted(archive.rglob("*.py")):
+        for file in _modules(archive):
             yield file.relative_to(archive).as_posix(), file.read_bytes()
     elif source.kind == "wheel":
         with zipfile.ZipFile(archive) as package:
@@ -57,6 +57,11 @@ def read_files(source: Source, archive: Path) -> Iterator[tuple[str, bytes]]:
     else:
         unpacked = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(archive)], capture_output=True, check=True)
         yield from _tar_files(unpacked.stdout, "r:", drop_first_folder=False)
+
+
+def _modules(folder: Path) -> list[Path]:
+    """Python files of the standard library, without what is installed beside it."""
+    return sorted(file for file in folder.rglob("*.py") if "site-packages" not in file.parts)
 
 
 def _tar_files(content: bytes, mode: Literal["r:", "r:gz"], drop_first_folder: bool) -> Iterator[tuple[str, bytes]]:
