@@ -48,6 +48,11 @@ Scanner::Scanner(Dialect dialect, std::vector<std::string> collective_words) : d
 }
 
 void Scanner::feed(const char* data, size_t size) {
+  for (auto& [name, fault] : faults) {
+    const size_t more = std::min(fault.num_bytes_to_come, size);
+    fault.example.append(data, more);
+    fault.num_bytes_to_come -= more;
+  }
   buffer_.insert(buffer_.end(), data, data + size);
   run();
 }
@@ -352,6 +357,7 @@ void Scanner::add_fault(const char* name, const char* where) {
   const char* const stop = std::min(end_, where + kExampleBytes);
   fault.example = "byte " + std::to_string(buffer_offset_ + (where - buffer_.data())) + ": ";
   if (where < stop) fault.example.append(where, stop);
+  fault.num_bytes_to_come = kExampleBytes - static_cast<size_t>(std::max<ptrdiff_t>(stop - where, 0));
 }
 
 }  // namespace fastverify::trace

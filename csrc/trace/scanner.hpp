@@ -20,6 +20,7 @@ namespace fastverify::trace {
 struct Fault {
   int64_t count = 0;
   std::string example;
+  size_t num_bytes_to_come = 0;  // of the example, beyond the text fed so far
 };
 
 // A top-level value that is not the list of events, or a process name or label.

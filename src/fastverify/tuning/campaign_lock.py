@@ -58,6 +58,6 @@ def _is_held(process_id: int, process_started: float, host: str) -> bool:
     try:
         process = psutil.Process(process_id)
         is_same = abs(process.create_time() - process_started) < START_TIME_TOLERANCE_S
-        return is_same and process.status() != psutil.STATUS_ZOMBIE
+        return bool(is_same and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
