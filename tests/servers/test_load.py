@@ -1,3 +1,5 @@
+import time
+
 import httpx
 import pytest
 
@@ -69,3 +71,15 @@ def test_client_times_exclude_the_first_chunk(tmp_path: object) -> None:
 def test_answers_that_are_no_samples(tmp_path: object) -> None:
     with pytest.raises(ServerError, match="every answer has 8 tokens, got 5"):
         run(tmp_path, FakeBehaviour(short_by=3), Load(PROMPTS, 8, repeats=1))
+
+
+def test_a_short_load_is_repeated_until_it_has_lasted() -> None:
+    prompts = (Prompt("one", "text"),)
+    short = Load(prompts, num_tokens=2, repeats=1, arms=("plain",), min_load_s=0.05)
+    repeats = 0
+    for block in interleaved_blocks(short):
+        assert block.repeat == repeats
+        repeats += 1
+        time.sleep(0.02)
+    assert repeats >= 3, "three times 20 ms reach 50 ms"
+    assert len(list(interleaved_blocks(Load(prompts, num_tokens=2, repeats=4, arms=("plain",))))) == 4

@@ -37,14 +37,14 @@ class Machine:
     waiting_us: float = 15.0
     row_ms: float = 0.15
     compute_ms: float = 3.2
-    norm_us: float = 15.0
+    norm_us: float = 25.0
     draft_ms: float = 0.35
     choice_ms: float = 0.12
     replicated: float = 1.2
     conditional: float = 0.72
     tree_gain: float = 1.1
     ngram_conditional: float = 0.4
-    gloo_compute: float = 1.3
+    gloo_compute: float = 1.9
     """Compute between gloo calls over compute between shm calls."""
 
     def call_us(self, settings: Mapping[str, Any], num_bytes: float) -> float:

@@ -32,9 +32,9 @@ def test_a_trial_gets_faster_as_its_arms_are_predicted_to(base) -> None:
     model = CostModel(base.measurement, Machine().table())
     predicted = model.predict({"comm_backend": "shm"})
     expected_s = 4.0 + 6.0 / predicted.plain_speedup.mid + 2.0 / predicted.speedup.mid
-    assert budget.trial_s(base, predicted) == pytest.approx(expected_s)
-    assert budget.trial_s(base, model.predict({})) == pytest.approx(12.0)
-    assert budget.trial_s(base, model.predict({"drafter": "none"})) == pytest.approx(10.0), "no speculative arm"
+    assert budget.trial_s(base, predicted, 0.0) == pytest.approx(expected_s)
+    assert budget.trial_s(base, model.predict({}), 0.0) == pytest.approx(12.0)
+    assert budget.trial_s(base, model.predict({"drafter": "none"}), 0.0) == pytest.approx(10.0), "no speculative arm"
 
 
 def test_a_pair_serves_one_arm_of_the_baseline(base) -> None:

@@ -6,7 +6,9 @@ so that a drift of the machine hits both; a block is what one pair of metrics pa
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ class Load:
     stream: bool = False
     """Needed for servers that do not time their own tokens."""
     request_timeout_s: float = 120.0
+    min_load_s: float = 0.0
+    """Repeats follow until the load has lasted this long: a fast server needs more samples for the same noise."""
 
     def __post_init__(self) -> None:
         if not self.prompts or not self.arms:
@@ -55,8 +59,14 @@ class Block:
 
 
 def interleaved_blocks(load: Load) -> Iterator[Block]:
-    """Blocks in the order that they run: every repeat holds each arm once, every other repeat in reverse."""
-    for repeat in range(load.repeats):
+    """Blocks in the order that they run: every repeat holds each arm once, every other repeat in reverse.
+
+    Lazy: whether another repeat follows depends on the time since the first block was asked for.
+    """
+    end_s = time.monotonic() + load.min_load_s
+    for repeat in itertools.count():
+        if repeat >= load.repeats and time.monotonic() >= end_s:
+            return
         arms = load.arms if repeat % 2 == 0 else load.arms[::-1]
         for arm in arms:
             yield Block(arm, repeat)

@@ -41,6 +41,7 @@ def measure(
     stream: bool = False,
     num_warmups: int = 1,
     request_timeout_s: float = 120.0,
+    min_load_s: float = 0.0,
     requested_settings: Mapping[str, Setting] | None = None,
     on_sample: OnSample | None = None,
 ) -> ServerMeasurement:
@@ -49,7 +50,7 @@ def measure(
     The first `num_warmups` prompts run once per arm before anything counts. Arms that this launch cannot serve are an
     error. Raises: ConfigError, ServerCrashError, ServerHangError, ServerError.
     """
-    load = Load(tuple(prompts), num_tokens, repeats, tuple(arms), concurrency, stream, request_timeout_s)
+    load = Load(tuple(prompts), num_tokens, repeats, tuple(arms), concurrency, stream, request_timeout_s, min_load_s)
     _check_arms(server, load)
     start_s = time.perf_counter()
     _warm_up(server, load, num_warmups)
@@ -65,7 +66,7 @@ def measure(
         settings=server.settings(),
         arms={arm: measure_arm(arm, samples[arm], add_pages(windows[arm]), num_draft_steps) for arm in load.arms},
         num_tokens=num_tokens,
-        repeats=repeats,
+        repeats=len(windows[load.arms[0]]),
         concurrency=concurrency,
         elapsed_s=time.perf_counter() - start_s,
     )

@@ -12,7 +12,7 @@ from fastverify.tuning.cost_model import Prediction
 from fastverify.tuning.trial import TuneOptions
 
 
-def trial_s(base: Trial, prediction: Prediction) -> float:
+def trial_s(base: Trial, prediction: Prediction, min_load_s: float) -> float:
     """Expected time of a trial with these predicted settings, from the trial that it builds on."""
     assert base.result is not None, "a base was measured"
     assert base.measurement is not None, "a base was measured"
@@ -20,7 +20,7 @@ def trial_s(base: Trial, prediction: Prediction) -> float:
     shares = _arm_shares(base.measurement)
     speculative_s = shares["speculative"] / prediction.speedup.mid if prediction.speculative else 0.0
     relative = shares["plain"] / prediction.plain_speedup.mid + speculative_s
-    return base.result.elapsed_s - load_s + load_s * relative
+    return base.result.elapsed_s - load_s + max(load_s * relative, min_load_s)
 
 
 def pair_s(baseline: Trial, best_s: float) -> float:

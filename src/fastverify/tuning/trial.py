@@ -37,6 +37,8 @@ class TuneOptions(_Record):
     num_prompts: int = 4
     repeats: int = 3
     confirm_repeats: int = 3
+    min_load_s: float = 0.0
+    """A load that is over sooner is repeated until it has lasted this long."""
     confirm_pairs: int = 2
     """Launches of baseline and winner in turn at the end; 0: none. A time budget may end it after one pair."""
     concurrency: int = 1
@@ -136,7 +138,7 @@ def run_server(
             def count(_sample: object) -> None:
                 nonlocal done
                 done += 1
-                on_sample(done, planned)
+                on_sample(done, max(done, planned))
 
             measurement = measure(
                 running,
@@ -147,6 +149,7 @@ def run_server(
                 concurrency=options.concurrency,
                 stream=options.stream,
                 request_timeout_s=request_timeout_s,
+                min_load_s=options.min_load_s,
                 requested_settings=settings,
                 on_sample=count,
             )

@@ -154,7 +154,7 @@ class Tuner:
             settings=settings,
             baseline_settings=self.campaign.document.settings,
         )
-        expected_s = budget.trial_s(best, candidate.prediction)
+        expected_s = budget.trial_s(best, candidate.prediction, self._options.min_load_s)
         trial = self._run_trial(start, self._options.repeats, context, expected_s)
         if trial.result is not None and trial.result.kept:
             self._progress.note(f"kept: {experiment.title}")
@@ -231,7 +231,7 @@ class Tuner:
         baseline, best = self.campaign.baseline, self.campaign.best
         assert baseline is not None, "the baseline was measured"
         assert best is not None, "the baseline was measured"
-        next_s = budget.trial_s(best, candidate.prediction)
+        next_s = budget.trial_s(best, candidate.prediction, options.min_load_s)
         reserved_s = budget.pair_s(baseline, next_s) if options.confirm_pairs else 0.0
         return budget.shortage(options, self.campaign.spent_s, next_s, reserved_s)
 
