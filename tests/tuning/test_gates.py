@@ -113,3 +113,11 @@ def test_a_restless_machine_is_seen_within_one_launch() -> None:
     assert gates.launch_noise(calm) == 0.0
     assert gates.launch_noise(restless) == pytest.approx(1.253 * 1.483 * 10 / 81 / 2)
     assert gates.launch_noise(measured(arm="plain", tok_s_samples=(45.0, 91.0))) == 0.0, "two rates have no spread"
+
+
+def test_a_restless_baseline_does_not_make_every_setting_restless() -> None:
+    restless = SelfNoise(tok_s=0.4, accept_length=0.0, diverged_share=0.0)
+    assert gates.tok_s_noise(restless, of_baseline=True) == 0.4
+    assert gates.tok_s_noise(restless, of_baseline=False) == gates.USUAL_LAUNCH_NOISE
+    calm = restless.model_copy(update={"tok_s": 0.02})
+    assert gates.tok_s_noise(calm, of_baseline=False) == 0.02

@@ -26,6 +26,8 @@ from fastverify.tuning.outcome import Outcome
 Answer = Literal["passed", "failed", "could not tell"]
 # Arbitrary: real corruption reaches most prompts within a few tokens, a tie reaches one prompt in thousands of tokens.
 MAX_DIVERGED_SHARE = 0.5
+# Measured on 2 quiet cores: four launches of one shm setting differ by up to 10 %, of the gloo baseline by up to 30 %.
+USUAL_LAUNCH_NOISE = 0.1
 # Source: noise of a decode measurement is 1.5 to 4 % (field reports); corruption costs far more than that.
 ACCEPT_LENGTH_TOLERANCE = 0.03
 # Arbitrary: a loop of two tokens over 64 tokens has a ratio of 0.03, prose and code are above 0.5.
@@ -81,6 +83,14 @@ def self_noise(first: ServerMeasurement, second: ServerMeasurement) -> SelfNoise
         accept_length=max(lengths),
         diverged_share=max(diverged_share(first.arms[arm], second.arms[arm]) or 0.0 for arm in arms),
     )
+
+
+def tok_s_noise(noise: SelfNoise, *, of_baseline: bool) -> float:
+    """From launch to launch: as measured for the baseline's settings, elsewhere no more than is usual.
+
+    Ranks that sleep in gloo are far noisier than ranks that do not; the confirmation has the last word.
+    """
+    return noise.tok_s if of_baseline else min(noise.tok_s, USUAL_LAUNCH_NOISE)
 
 
 def launch_noise(measurement: ServerMeasurement) -> float:

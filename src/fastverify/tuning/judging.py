@@ -96,9 +96,10 @@ def _expected_accept_length(context: TrialContext) -> Interval | None:
 
 
 def _noise(measurement: ServerMeasurement, context: TrialContext) -> float:
-    """The baseline's from launch to launch, or twice the error within either launch where that is more."""
+    """What launches of such settings differ by, or twice the error within either launch where that is more."""
     within = math.hypot(gates.launch_noise(measurement), gates.launch_noise(context.base))
-    return max(context.noise.tok_s, 2.0 * within)
+    between = gates.tok_s_noise(context.noise, of_baseline=context.base_settings == context.baseline_settings)
+    return max(between, 2.0 * within)
 
 
 def decide(measured: MeasuredEffect, noise: float, *, simpler: bool) -> tuple[Outcome, bool, str]:

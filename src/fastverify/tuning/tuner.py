@@ -128,7 +128,9 @@ class Tuner:
         measured = [trial.measurement for trial in self.campaign.trials if trial.measurement is not None]
         knobs = Knobs.from_settings(measurement.settings)
         acceptance = longest_chain(measured) if knobs.has_draft_model and knobs.is_chain else None
-        return CostModel(measurement, self.campaign.table, noise=self._noise.tok_s, acceptance=acceptance)
+        of_baseline = measurement.requested_settings == self.campaign.document.settings
+        noise = gates.tok_s_noise(self._noise, of_baseline=of_baseline)
+        return CostModel(measurement, self.campaign.table, noise=noise, acceptance=acceptance)
 
     def _try(self, candidate: Candidate) -> None:
         """One experiment on top of the best settings."""
@@ -232,7 +234,7 @@ class Tuner:
         assert baseline is not None, "the baseline was measured"
         assert best is not None, "the baseline was measured"
         next_s = budget.trial_s(best, candidate.prediction, options.min_load_s)
-        reserved_s = budget.pair_s(baseline, next_s) if options.confirm_pairs else 0.0
+        reserved_s = options.confirm_pairs * budget.pair_s(baseline, next_s)
         return budget.shortage(options, self.campaign.spent_s, next_s, reserved_s)
 
     def _request_timeout_s(self) -> float:
