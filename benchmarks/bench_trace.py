@@ -88,7 +88,7 @@ def shifted(found: re.Match[bytes], turn: int) -> bytes:
 
 def measure(python: str, task: str, path: Path) -> Sample:
     imports, work = TASKS[task]
-    command = [python, "-c", MEASURE.format(imports=imports, work=work), str(path)]
+    command = [python, "-c", MEASURE.format(imports=imports, work=work), str(path.resolve())]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return Sample(**json.loads(answer.stdout.strip().rsplit("\n", 1)[-1]))

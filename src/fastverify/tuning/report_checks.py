@@ -12,6 +12,7 @@ from fastverify.servers.measurement import ServerMeasurement
 from fastverify.tuning.campaign import Campaign, Trial
 from fastverify.tuning.gates import Answer, diverged_share
 from fastverify.tuning.report_types import Check, Fact
+from fastverify.tuning.trial import TuneOptions
 from fastverify.units import BYTES_PER_MB
 
 GATE_NAMES = {
@@ -71,9 +72,7 @@ def method(campaign: Campaign) -> list[Fact]:
     """Machine, versions, samples and noise."""
     document, options = campaign.document, campaign.document.options
     measured = [trial for trial in campaign.trials if trial.measurement is not None]
-    samples = (
-        f"{options.num_prompts} prompts x {options.num_tokens} tokens x {_times(options.repeats)} per arm and launch"
-    )
+    samples = f"{options.num_prompts} prompts x {options.num_tokens} tokens x {_times(options)} per arm and launch"
     facts = [
         *_machine(campaign),
         Fact(name="server", value=f"{document.server}; {_at_a_time(options.concurrency).lower()}"),
@@ -129,8 +128,9 @@ def _at_a_time(concurrency: int) -> str:
     return "One request at a time" if concurrency == 1 else f"{concurrency} requests at a time"
 
 
-def _times(repeats: int) -> str:
-    return "1 repeat" if repeats == 1 else f"{repeats} repeats"
+def _times(options: TuneOptions) -> str:
+    repeats = "1 repeat" if options.repeats == 1 else f"{options.repeats} repeats"
+    return f"{repeats} or more, for at least {options.min_load_s:g} s," if options.min_load_s else repeats
 
 
 def _domains(campaign: Campaign) -> str:
