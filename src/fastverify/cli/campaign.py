@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastverify import bundled
-from fastverify.cli.bench import run_with_progress
+from fastverify.cli.bench import ITEM_BYTES, run_with_progress
 from fastverify.cli.console import err
 from fastverify.cli.tuning_progress import TuningProgress
 from fastverify.engine.config import EngineConfig
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 # Rows of a pass that the table covers: plain decoding, chains of 1 to 8 drafts, a tree, one prompt chunk.
 TABLE_ROWS = (1, 2, 4, 6, 8, 12, 16)
-BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def new_folder(folder: Path | None) -> Path:
@@ -124,7 +123,7 @@ def _bench_config(config: EngineConfig, model_folder: Path, iterations: int) -> 
             f"measuring the all-reduce needs the package {error.name}. Install fastverify[torch], which brings it."
         ) from error
     hidden_size = read_model_config(model_folder).hidden_size
-    row_bytes = hidden_size * BYTES_OF_DTYPE[config.dtype]
+    row_bytes = hidden_size * ITEM_BYTES[config.dtype]
     sizes = tuple(rows * row_bytes for rows in TABLE_ROWS)
     return BenchConfig(sizes, config.tp_size, config.dtype, iterations, hidden_size)
 

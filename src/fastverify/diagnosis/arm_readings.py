@@ -17,8 +17,8 @@ from fastverify.diagnosis.verdict import Verdict, judge
 from fastverify.errors import ConfigError
 from fastverify.units import MS_PER_S
 
-_SETTINGS = (
-    "rates",
+# What an arm was run with; two arms with the same values are the same experiment.
+ARM_SETTINGS = (
     "method",
     "shape",
     "draft_model",
@@ -32,6 +32,7 @@ _SETTINGS = (
     "workload",
     "all_reduce_backend",
 )
+_COPIED = ("rates", *ARM_SETTINGS)
 _PHASES = ("draft", "extend", "accept", "host")
 # Rounded numbers of a report may miss each other by this much.
 _ROUNDING = 1.02
@@ -211,7 +212,7 @@ def read_arms(facts: ReportedFacts) -> tuple[ArmReading, ...]:
 
 def _settings_of(top: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     """What an arm beside a measured top takes over from it."""
-    kept = {name: value for name, value in top.items() if name in _SETTINGS}
+    kept = {name: value for name, value in top.items() if name in _COPIED}
     if all(told.get(name, top[name]) == top[name] for name in ("batch", "tp", "context")):
         kept["plain_tok_s"] = top["plain_tok_s"]
     return kept

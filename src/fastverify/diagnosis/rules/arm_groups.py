@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fastverify.diagnosis.arm_readings import ArmReading
+from fastverify.diagnosis.arm_readings import ARM_SETTINGS, ArmReading
 
 # What makes two arms the same experiment. Labels are words, never a difference by themselves.
-_IDENTITY = (
-    "method",
-    "shape",
-    "draft_model",
-    "num_draft_steps",
-    "top_k",
-    "num_verify_tokens",
-    "batch",
-    "context",
-    "tp",
-    "ep",
-    "workload",
-    "all_reduce_backend",
-    "is_reference",
-)
+_IDENTITY = (*ARM_SETTINGS, "is_reference")
 
 
 def groups_varying(arms: Iterable[ArmReading], *varying: str) -> Iterator[tuple[ArmReading, ...]]:

@@ -97,10 +97,5 @@ def largest_capture_rows(report: Report) -> int | None:
     return max((int(word) for word in words if word.isdigit()), default=None)
 
 
-def graph_rows(rows: int, capture_sizes: tuple[int, ...]) -> int:
-    """Rows that a pass really computes: those of the smallest captured graph that holds it, else its own."""
-    return min((size for size in capture_sizes if size >= rows), default=rows)
-
-
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None

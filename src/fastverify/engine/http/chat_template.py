@@ -1,8 +1,7 @@
 """Turns a conversation into one prompt with the model's own jinja template, or with a plain one of ours.
 
 A template comes from `chat_template.jinja` or the `chat_template` of tokenizer_config.json. It is a program that came
-with a download, so it runs in jinja's immutable sandbox. Models without one (such as the bundled model, which is
-trained on code, documentation and question-answer pairs, not on conversations) get PLAIN_TEMPLATE.
+with a download, so it runs in jinja's immutable sandbox. Models without one get PLAIN_TEMPLATE.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from fastverify.errors import ConfigError
 
-# System text, blank line, "Q: ...", "A: ...", blank line, and "A:" at the end: the bundled model's question data.
+# System text, blank line, "Q: ...", "A: ...", blank line, and "A:" at the end.
 PLAIN_TEMPLATE = """\
 {%- for message in messages -%}
 {%- if message.role == "system" -%}{{ message.content + "\n\n" }}
