@@ -26,7 +26,7 @@ from fastverify.tuning.outcome import Outcome
 Answer = Literal["passed", "failed", "could not tell"]
 # Arbitrary: real corruption reaches most prompts within a few tokens, a tie reaches one prompt in thousands of tokens.
 MAX_DIVERGED_SHARE = 0.5
-# Arbitrary, between the 2 to 4 % of a calm machine and the 20 % of short loads over shm (docs/lab-notes.md, 2026-11-29).
+# Arbitrary, between the 2 to 4 % of a calm machine and the 20 % of short loads over shm (docs/lab-notes.md).
 USUAL_LAUNCH_NOISE = 0.1
 # Source: noise of a decode measurement is 1.5 to 4 % (field reports); corruption costs far more than that.
 ACCEPT_LENGTH_TOLERANCE = 0.03
