@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
+import torch
 from torch._C._distributed_c10d import FileStore, PrefixStore, ProcessGroup, ProcessGroupGloo, Store, TCPStore
 
 from fastverify import env
@@ -28,7 +29,11 @@ _RENDEZVOUS_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Group:
-    """This rank's view of its group. `torch_group` is None exactly when there is one rank."""
+    """This rank's view of its group. `torch_group` and `store` are None exactly when there is one rank.
+
+    `device` is where the tensors of this rank's calls live. `torch_group` is gloo's on any device: backends set
+    themselves up over it. `store` is the group's own namespace, for libraries that bring their own way to connect.
+    """
 
     rank: int
     world_size: int
@@ -36,6 +41,8 @@ class Group:
     name: str
     timeout_s: float
     process_ids: tuple[int, ...]
+    device: torch.device = torch.device("cpu")
+    store: Store | None = None
 
     def __post_init__(self) -> None:
         _check_rank(self.rank, self.world_size)
@@ -51,18 +58,21 @@ def create_group(
     init_method_or_store: str | Store | None = None,
     *,
     timeout_s: float | None = None,
+    device: torch.device | str = "cpu",
 ) -> Group:
     """Connect `world_size` processes; every one of them calls this with the same rendezvous.
 
     Rendezvous: a torch store, `tcp://127.0.0.1:PORT` (rank 0 listens) or `file:///path` (a path that does not exist
     yet). A store may serve many groups: the n-th call of every rank on one store makes the n-th group. For a group of
-    some of the ranks, pass `PrefixStore("some-name", store)` and the rank within that subset.
+    some of the ranks, pass `PrefixStore("some-name", store)` and the rank within that subset. `device` is where this
+    rank's tensors live, such as "cpu" or "cuda:1"; ranks may share a GPU.
     Raises: CommTimeoutError naming the ranks that did not come.
     """
     _check_rank(rank, world_size)
+    device = _open_device(device)
     timeout_s = env.read_positive_float("FASTVERIFY_COMM_TIMEOUT_S") if timeout_s is None else timeout_s
     if world_size == 1:
-        return Group(0, 1, None, _new_name(), timeout_s, (os.getpid(),))
+        return Group(0, 1, None, _new_name(), timeout_s, (os.getpid(),), device)
     if init_method_or_store is None:
         raise ConfigError(f"a group of {world_size} ranks needs a store, tcp:// or file:// to meet at, got None.")
     store = _open_store(init_method_or_store, rank, world_size)
@@ -78,7 +88,7 @@ def create_group(
             f"rank {rank} could not connect to its group of {world_size}: {why}. "
             f"gloo said: {str(error).splitlines()[0]}"
         ) from error
-    return Group(rank, world_size, torch_group, name, timeout_s, process_ids)
+    return Group(rank, world_size, torch_group, name, timeout_s, process_ids, device, store)
 
 
 def close_group(group: Group) -> None:
@@ -92,6 +102,16 @@ def close_group(group: Group) -> None:
 def _check_rank(rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
         raise ConfigError(f"0 <= rank < world_size must hold, got rank {rank} and world_size {world_size}.")
+
+
+def _open_device(name: torch.device | str) -> torch.device:
+    """The device with its number; "cuda" alone is the current one."""
+    device = torch.device(name)
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"a group's device is cpu or cuda:N, got {str(name)!r}.")
+    if str(device) == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def _new_name() -> str:

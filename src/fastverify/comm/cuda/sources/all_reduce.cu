@@ -56,17 +56,14 @@ __device__ __forceinline__ void raise_flags(const Call& call, const Turn& turn, 
   const u32 peer = threadIdx.x;
   if (peer >= WORLD || peer == call.rank) return;
   const u64 flag = call.inboxes[peer] + flag_offset(call, turn, call.rank, chunk);
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(turn.epoch) : "memory");
+  store_release(flag, turn.epoch);
 }
 
 __device__ __forceinline__ void wait_for_flags(const Call& call, const Turn& turn, u64 chunk) {
   const u32 source = threadIdx.x;
   if (source < WORLD && source != call.rank) {
     const u64 flag = call.own_inbox + flag_offset(call, turn, source, chunk);
-    u32 seen;
-    while (true) {
-      asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
-      if (seen == turn.epoch) break;
+    while (load_acquire(flag) != turn.epoch) {
       if (is_overdue(call, turn)) {
         report_overdue(call, turn, source, chunk);
         break;

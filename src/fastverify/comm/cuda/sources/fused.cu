@@ -9,40 +9,7 @@
 
 #include "inbox.cuh"
 
-constexpr int CLUSTER = FV_CLUSTER;
 constexpr int MAX_WARPS = 32;
-
-#if FV_CLUSTER > 1
-#define FV_CLUSTER_DIMS __cluster_dims__(FV_CLUSTER, 1, 1)
-#else
-#define FV_CLUSTER_DIMS
-#endif
-
-__device__ __forceinline__ void cluster_arrive() {
-#if FV_CLUSTER > 1
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void cluster_wait() {
-#if FV_CLUSTER > 1
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#else
-  __syncthreads();
-#endif
-}
-
-// Puts `value` into the same place of the shared memory of block `block` of the cluster.
-__device__ __forceinline__ void put_into_block(float* place, u32 block, float value) {
-#if FV_CLUSTER > 1
-  const u32 local = static_cast<u32>(__cvta_generic_to_shared(place));
-  u32 remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(block));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
-#else
-  *place = value;
-#endif
-}
 
 __device__ __forceinline__ float add_over_warp(float value) {
 #pragma unroll

@@ -13,10 +13,7 @@
 //
 // Limits: pointers aligned to 16 bytes; 2 to 8 ranks. Compiled with FV_WORLD, FV_DTYPE, FV_UNITS and FV_MAX_THREADS set (kernels.py).
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "ptx.cuh"
 
 #define FV_FLOAT32 0
 #define FV_BFLOAT16 1
@@ -67,30 +64,7 @@ struct Turn {
 
 __device__ __forceinline__ Control* control_of(const Call& call) { return reinterpret_cast<Control*>(call.control); }
 
-__device__ __forceinline__ uint4 load_line(const u8* address) {
-  uint4 line;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(line.x), "=r"(line.y), "=r"(line.z), "=r"(line.w)
-               : "l"(address)
-               : "memory");
-  return line;
-}
-
-__device__ __forceinline__ void store_line(u8* address, uint4 line) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(line.x), "r"(line.y), "r"(line.z),
-               "r"(line.w)
-               : "memory");
-}
-
 // ---- epochs ----
-
-// The next kernel of the stream may take its place on the GPU now; it does nothing before this one has ended.
-__device__ __forceinline__ void overlap_launches() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 __device__ __forceinline__ Turn begin_turn(const Call& call) {
   overlap_launches();
@@ -187,21 +161,19 @@ __device__ __forceinline__ void unpack(u32 word, float (&values)[ELEMENTS_PER_WO
   values[0] = __uint_as_float(word << 16);
   values[1] = __uint_as_float(word & 0xffff0000u);
 #else
-  asm("cvt.f32.f16 %0, %1;" : "=f"(values[0]) : "h"(static_cast<u16>(word)));
-  asm("cvt.f32.f16 %0, %1;" : "=f"(values[1]) : "h"(static_cast<u16>(word >> 16)));
+  values[0] = widen_fp16(static_cast<u16>(word));
+  values[1] = widen_fp16(static_cast<u16>(word >> 16));
 #endif
 }
 
 __device__ __forceinline__ u32 pack(const float (&values)[ELEMENTS_PER_WORD]) {
-  u32 word;
 #if FV_DTYPE == FV_FLOAT32
-  word = __float_as_uint(values[0]);
+  return __float_as_uint(values[0]);
 #elif FV_DTYPE == FV_BFLOAT16
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(values[1]), "f"(values[0]));
+  return round_to_bf16x2(values[0], values[1]);
 #else
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(values[1]), "f"(values[0]));
+  return round_to_fp16x2(values[0], values[1]);
 #endif
-  return word;
 }
 
 template <int WORDS>
