@@ -37,6 +37,7 @@ class ComputeRow(NamedTuple):
 
 
 _NCCL_HOW = r"_(?P<algorithm>RING|TREE|NVLS_TREE|NVLS|COLLNET_DIRECT|COLLNET_CHAIN|PAT)_(?P<protocol>LL128|LL|SIMPLE)"
+_OUR_PROTOCOL = r"\w*?(?:_(?P<protocol>lines|sentinel|flags))?\b"
 
 COLLECTIVES = [
     # NCCL and RCCL. The name's protocol may differ from the one that ran: NCCL serves several with one kernel.
@@ -137,11 +138,17 @@ COLLECTIVES = [
         r"aiter.*(?:cross_device_reduce|all_?reduce)", Backend.AITER, AR, "", "", False,
         "code: aiter csrc/include/custom_all_reduce.cuh"),
     CollectiveRow(
-        r"\bfastverify_\w*?(?P<algorithm>one_shot|two_shot)\w*(?:norm)", Backend.FASTVERIFY, AR, "", "", True,
-        "code: csrc/cuda"),
+        r"\bfastverify_fused" + _OUR_PROTOCOL, Backend.FASTVERIFY, AR, "one-shot", "", True,
+        "code: comm/cuda/kernels.py"),
     CollectiveRow(
-        r"\bfastverify_\w*?(?P<algorithm>one_shot|two_shot)\w*", Backend.FASTVERIFY, AR, "", "", False,
-        "code: csrc/cuda"),
+        r"\bfastverify_all_reduce" + _OUR_PROTOCOL, Backend.FASTVERIFY, AR, "one-shot", "", False,
+        "code: comm/cuda/kernels.py"),
+    CollectiveRow(
+        r"\bfastverify_(?P<algorithm>two_shot|islands)" + _OUR_PROTOCOL, Backend.FASTVERIFY, AR, "", "", False,
+        "code: comm/cuda/kernels.py"),
+    CollectiveRow(
+        r"\bfastverify_(?:all_)?gather" + _OUR_PROTOCOL, Backend.FASTVERIFY, AG, "one-shot", "", False,
+        "code: comm/cuda/kernels.py"),
     # Expert parallelism.
     CollectiveRow(
         r"(?:deep_ep|dpsk::ep|ep)::(?P<algorithm>internode_ll|internode|intranode)::"

@@ -12,9 +12,15 @@ from fastverify.comm.cuda.launch import Launch, max_threads
 
 # Must match FV_FLOAT32, FV_BFLOAT16 and FV_FLOAT16 in sources/inbox.cuh.
 DTYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+# A profiler shows these names; trace/kind_table.py knows them by the prefix.
 FUNCTIONS = {
-    "all_reduce.cu": ("all_reduce_lines", "all_reduce_sentinel", "all_reduce_flags", "empty"),
-    "fused.cu": ("fused_lines", "fused_sentinel"),
+    "all_reduce.cu": (
+        "fastverify_all_reduce_lines",
+        "fastverify_all_reduce_sentinel",
+        "fastverify_all_reduce_flags",
+        "fastverify_empty",
+    ),
+    "fused.cu": ("fastverify_fused_lines", "fastverify_fused_sentinel"),
 }
 
 
@@ -42,17 +48,17 @@ class KernelSet:
 
     def all_reduce(self, dtype: torch.dtype, launch: Launch) -> Kernel:
         """Function that sums; loads it where it is new, which must not happen during a capture."""
-        name = f"all_reduce_{launch.protocol.name.lower()}"
+        name = f"fastverify_all_reduce_{launch.protocol.name.lower()}"
         return self._load(make_spec("all_reduce.cu", self._world_size, dtype, launch.units))[name]
 
     def fused(self, dtype: torch.dtype, launch: Launch) -> Kernel:
         """Function that sums, adds the residual and norms."""
-        name = f"fused_{launch.protocol.name.lower()}"
+        name = f"fastverify_fused_{launch.protocol.name.lower()}"
         return self._load(make_spec("fused.cu", self._world_size, dtype, launch.units, launch.cluster))[name]
 
     def empty(self) -> Kernel:
         """Function that does nothing, the floor of any time."""
-        return self._load(make_spec("all_reduce.cu", self._world_size, torch.bfloat16, 1))["empty"]
+        return self._load(make_spec("all_reduce.cu", self._world_size, torch.bfloat16, 1))["fastverify_empty"]
 
     def _load(self, spec: KernelSpec) -> dict[str, Kernel]:
         if spec not in self._loaded:

@@ -34,11 +34,11 @@ __device__ __forceinline__ void all_reduce(const Call& call) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(FV_MAX_THREADS) all_reduce_lines(const __grid_constant__ Call call) {
+extern "C" __global__ void __launch_bounds__(FV_MAX_THREADS) fastverify_all_reduce_lines(const __grid_constant__ Call call) {
   all_reduce<LineProtocol>(call);
 }
 
-extern "C" __global__ void __launch_bounds__(FV_MAX_THREADS) all_reduce_sentinel(const __grid_constant__ Call call) {
+extern "C" __global__ void __launch_bounds__(FV_MAX_THREADS) fastverify_all_reduce_sentinel(const __grid_constant__ Call call) {
   all_reduce<SentinelProtocol>(call);
 }
 
@@ -122,7 +122,7 @@ __device__ __forceinline__ void sum_chunk(const Call& call, const Turn& turn, co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(FV_MAX_THREADS) all_reduce_flags(const __grid_constant__ Call call) {
+extern "C" __global__ void __launch_bounds__(FV_MAX_THREADS) fastverify_all_reduce_flags(const __grid_constant__ Call call) {
   const Turn turn = begin_turn(call);
   retire_epoch(call, turn);
   const u64 num_units = (call.num_bytes + 15) / 16;
@@ -144,4 +144,4 @@ extern "C" __global__ void __launch_bounds__(FV_MAX_THREADS) all_reduce_flags(co
 }
 
 // The floor of any launch, for the benchmark.
-extern "C" __global__ void empty(const __grid_constant__ Call call) { overlap_launches(); }
+extern "C" __global__ void fastverify_empty(const __grid_constant__ Call call) { overlap_launches(); }

@@ -128,10 +128,10 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
   }
 }
 
-extern "C" __global__ void FV_CLUSTER_DIMS __launch_bounds__(FV_MAX_THREADS) fused_lines(const __grid_constant__ Call call) {
+extern "C" __global__ void FV_CLUSTER_DIMS __launch_bounds__(FV_MAX_THREADS) fastverify_fused_lines(const __grid_constant__ Call call) {
   all_reduce_norm<LineProtocol>(call);
 }
 
-extern "C" __global__ void FV_CLUSTER_DIMS __launch_bounds__(FV_MAX_THREADS) fused_sentinel(const __grid_constant__ Call call) {
+extern "C" __global__ void FV_CLUSTER_DIMS __launch_bounds__(FV_MAX_THREADS) fastverify_fused_sentinel(const __grid_constant__ Call call) {
   all_reduce_norm<SentinelProtocol>(call);
 }
