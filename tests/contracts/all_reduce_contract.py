@@ -1,7 +1,8 @@
 """What every all-reduce backend must do, as one test class that each backend's test file runs.
 
 A subclass names a factory: an importable function from a Group to a backend. Each test starts ranks, and every rank
-makes the inputs of all ranks from seeds, so that it can work out the expected sum by itself.
+makes the inputs of all ranks from seeds, so that it can work out the expected sum by itself. A factory with a method
+`pick_device(rank)` gets its tensors there (tests/comm/gpu/gpu_ranks.py); the others get them on the CPU.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.ranks import run_ranks
 
 Factory = Callable[[Group], AllReduceBackend]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+CPU = torch.device("cpu")
 
 
 class AllReduceContract:
@@ -69,21 +71,30 @@ def joined(
     rank: int, world_size: int, rendezvous: str, factory: Factory, timeout_s: float = 30.0
 ) -> Iterator[AllReduceBackend]:
     """A backend on a group of its own; no rank leaves before all are done."""
-    group = create_group(rank, world_size, rendezvous, timeout_s=timeout_s)
+    device = device_of(factory, rank)
+    group = create_group(rank, world_size, rendezvous, timeout_s=timeout_s, device=device)
     backend = factory(group)
     yield backend
-    backend.all_gather(torch.zeros(1))
+    backend.all_gather(torch.zeros(1, device=device))
     backend.close()
     close_group(group)
 
 
-def make_inputs(world_size: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
+def device_of(factory: Factory, rank: int) -> torch.device:
+    """Where this rank's tensors live."""
+    pick_device = getattr(factory, "pick_device", None)
+    return CPU if pick_device is None else pick_device(rank)
+
+
+def make_inputs(
+    world_size: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: torch.device = CPU
+) -> list[torch.Tensor]:
     """Every rank's input: magnitudes spread over ten powers of two, so that a sum in 16 bits would lose the small."""
     inputs = []
     for rank in range(world_size):
         generator = torch.Generator().manual_seed(1000 * seed + rank)
         scale = 2.0 ** torch.randint(-5, 6, shape, generator=generator)
-        inputs.append((torch.randn(shape, generator=generator) * scale).to(dtype))
+        inputs.append((torch.randn(shape, generator=generator) * scale).to(dtype).to(device))
     return inputs
 
 
@@ -97,22 +108,26 @@ def sum_in_rank_order(inputs: list[torch.Tensor]) -> torch.Tensor:
 
 def digest(x: torch.Tensor) -> bytes:
     """The bits of a tensor."""
-    return x.contiguous().view(torch.uint8).numpy().tobytes()
+    return x.contiguous().view(torch.uint8).cpu().numpy().tobytes()
 
 
 def check_answers(rank: int, world_size: int, rendezvous: str, factory: Factory, sizes: tuple[int, ...]) -> int:
     with joined(rank, world_size, rendezvous, factory) as backend:
         check_that_16_bit_sums_would_fail(world_size)
-        answers = check_sums(backend, rank, world_size, sizes) + check_fused_norms(backend, rank, world_size)
-        check_all_gather(backend, rank, world_size)
+        device = device_of(factory, rank)
+        answers = check_sums(backend, rank, world_size, sizes, device)
+        answers += check_fused_norms(backend, rank, world_size, device)
+        check_all_gather(backend, rank, world_size, device)
     return zlib.crc32(b"".join(answers))
 
 
-def check_sums(backend: AllReduceBackend, rank: int, world_size: int, sizes: tuple[int, ...]) -> list[bytes]:
+def check_sums(
+    backend: AllReduceBackend, rank: int, world_size: int, sizes: tuple[int, ...], device: torch.device = CPU
+) -> list[bytes]:
     answers = []
     for dtype in DTYPES:
         for size in sizes:
-            inputs = make_inputs(world_size, (size,), dtype, seed=size)
+            inputs = make_inputs(world_size, (size,), dtype, size, device)
             x = inputs[rank].clone()
             assert backend.can_run(size, dtype).ok
             assert backend.all_reduce(x) is x
@@ -134,12 +149,12 @@ def check_that_16_bit_sums_would_fail(world_size: int) -> None:
     assert ((total.double() - exact).abs() > sum_error_bound(inputs, torch.bfloat16)).any()
 
 
-def check_fused_norms(backend: AllReduceBackend, rank: int, world_size: int) -> list[bytes]:
+def check_fused_norms(backend: AllReduceBackend, rank: int, world_size: int, device: torch.device = CPU) -> list[bytes]:
     answers = []
     for dtype in DTYPES:
         for rows, hidden_size in ((1, 320), (5, 320), (4, 7), (9, 1030), (64, 512)):
-            inputs = make_inputs(world_size, (rows, hidden_size), dtype, seed=rows)
-            before, weights = make_inputs(2, (rows, hidden_size), dtype, seed=77)
+            inputs = make_inputs(world_size, (rows, hidden_size), dtype, rows, device)
+            before, weights = make_inputs(2, (rows, hidden_size), dtype, 77, device)
             residual = before.clone()
             normed = backend.all_reduce_residual_rmsnorm(inputs[rank].clone(), residual, weights[0], 1e-5)
             assert normed.dtype == dtype
@@ -151,18 +166,18 @@ def check_fused_norms(backend: AllReduceBackend, rank: int, world_size: int) -> 
     return answers
 
 
-def check_all_gather(backend: AllReduceBackend, rank: int, world_size: int) -> None:
+def check_all_gather(backend: AllReduceBackend, rank: int, world_size: int, device: torch.device = CPU) -> None:
     for dtype in (*DTYPES, torch.int64, torch.bool):
         for shape in ((), (1,), (3, 5), (2, 20_001)):
-            inputs = [(x * 8).to(dtype) for x in make_inputs(world_size, shape, torch.float32, seed=3)]
+            inputs = [(x * 8).to(dtype) for x in make_inputs(world_size, shape, torch.float32, 3, device)]
             assert torch.equal(backend.all_gather(inputs[rank]), torch.stack(inputs)), (dtype, shape)
 
 
 def check_back_to_back(rank: int, world_size: int, rendezvous: str, factory: Factory, calls: int) -> None:
     """Data differs from call to call, so a buffer that is overwritten or read too early gives a wrong sum."""
-    sizes = (1, 700, 9, 3000, 64, 2, 20_000)
+    sizes, device = (1, 700, 9, 3000, 64, 2, 20_000), device_of(factory, rank)
     with joined(rank, world_size, rendezvous, factory) as backend:
-        bases = [make_inputs(world_size, (size,), torch.float32, seed=size) for size in sizes]
+        bases = [make_inputs(world_size, (size,), torch.float32, size, device) for size in sizes]
         for call in range(calls):
             inputs = [base + call for base in bases[call % len(sizes)]]
             x = inputs[rank].clone()
@@ -173,12 +188,13 @@ def check_back_to_back(rank: int, world_size: int, rendezvous: str, factory: Fac
 
 
 def check_late_rank(rank: int, world_size: int, rendezvous: str, factory: Factory) -> None:
+    device = device_of(factory, rank)
     with joined(rank, world_size, rendezvous, factory) as backend:
         for late in range(world_size):
             if rank == late:
                 time.sleep(0.15)
-            assert backend.all_reduce(torch.ones(100))[0] == world_size
-        for bad in (torch.ones(4, dtype=torch.int32), torch.ones(0)):
+            assert backend.all_reduce(torch.ones(100, device=device))[0] == world_size
+        for bad in (torch.ones(4, dtype=torch.int32, device=device), torch.ones(0, device=device)):
             assert not backend.can_run(bad.numel(), bad.dtype).ok
             with pytest.raises(UnsupportedError):
                 backend.all_reduce(bad)
@@ -213,14 +229,17 @@ def check_two_groups(rank: int, world_size: int, rendezvous: str, factory: Facto
     """All ranks in one group and ranks 0 and 2 in another, used in turn."""
     from torch.distributed import FileStore, PrefixStore
 
+    device = device_of(factory, rank)
     store = FileStore(rendezvous.removeprefix("file://"), world_size)
-    everyone = factory(create_group(rank, world_size, PrefixStore("everyone", store), timeout_s=30))
-    some = factory(create_group(rank // 2, 2, PrefixStore("some", store), timeout_s=30)) if rank != 1 else None
+    everyone = factory(create_group(rank, world_size, PrefixStore("everyone", store), timeout_s=30, device=device))
+    some = None
+    if rank != 1:
+        some = factory(create_group(rank // 2, 2, PrefixStore("some", store), timeout_s=30, device=device))
     for call in range(50):
-        assert everyone.all_reduce(torch.full((500,), float(call + rank)))[7] == 3 * call + 3
+        assert everyone.all_reduce(torch.full((500,), float(call + rank), device=device))[7] == 3 * call + 3
         if some is not None:
-            assert some.all_reduce(torch.full((900,), float(call * rank)))[7] == 2 * call
-    everyone.all_gather(torch.zeros(1))
+            assert some.all_reduce(torch.full((900,), float(call * rank), device=device))[7] == 2 * call
+    everyone.all_gather(torch.zeros(1, device=device))
     everyone.close()
     if some is not None:
         some.close()
