@@ -7,11 +7,12 @@ the process runs, because a captured graph may hold their functions.
 from __future__ import annotations
 
 import ctypes
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from cuda.bindings import driver
-
-from fastverify.errors import FastverifyError
+from fastverify.errors import EnvironmentMissingError, FastverifyError
 
 
 class Kernel:
@@ -30,6 +31,7 @@ class Kernel:
         if overlap:
             self._launch_overlapped(num_blocks, num_threads, stream, call)
             return
+        driver = _import_driver()
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
         _checked(
             driver.cuLaunchKernel(
@@ -44,6 +46,7 @@ class Kernel:
         )
 
     def _launch_overlapped(self, num_blocks: int, num_threads: int, stream: int, call: ctypes.Structure) -> None:
+        driver = _import_driver()
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = num_blocks, 1, 1
@@ -56,6 +59,7 @@ class Kernel:
 
 def _overlap_attribute() -> Any:
     """Programmatic dependent launch, by its name in the CUDA driver documentation."""
+    driver = _import_driver()
     value = driver.CUlaunchAttributeValue()
     value.programmaticStreamSerializationAllowed = 1
     attribute = driver.CUlaunchAttribute()
@@ -66,9 +70,22 @@ def _overlap_attribute() -> Any:
 
 def load_kernels(cubin: bytes, names: tuple[str, ...]) -> dict[str, Kernel]:
     """Load a module into the current context; do it before any capture."""
+    driver = _import_driver()
     image = ctypes.create_string_buffer(cubin, len(cubin))
     module = _checked(driver.cuModuleLoadData(ctypes.addressof(image)))
     return {name: Kernel(_checked(driver.cuModuleGetFunction(module, name.encode()))) for name in names}
+
+
+@cache
+def _import_driver() -> ModuleType:
+    """Late, because what plans a launch is used and tested where nothing can be launched."""
+    try:
+        return import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise EnvironmentMissingError(
+            f"CUDA kernels are launched through cuda-bindings, which cannot be imported ({error}). "
+            f"Run `pip install cuda-bindings`."
+        ) from error
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
