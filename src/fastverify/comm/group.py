@@ -43,6 +43,7 @@ class Group:
     process_ids: tuple[int, ...]
     device: torch.device = torch.device("cpu")
     store: Store | None = None
+    gpus: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_rank(self.rank, self.world_size)
@@ -72,13 +73,13 @@ def create_group(
     device = _open_device(device)
     timeout_s = env.read_positive_float("FASTVERIFY_COMM_TIMEOUT_S") if timeout_s is None else timeout_s
     if world_size == 1:
-        return Group(0, 1, None, _new_name(), timeout_s, (os.getpid(),), device)
+        return Group(0, 1, None, _new_name(), timeout_s, (os.getpid(),), device, gpus=(_gpu_name(device),))
     if init_method_or_store is None:
         raise ConfigError(f"a group of {world_size} ranks needs a store, tcp:// or file:// to meet at, got None.")
     store = _open_store(init_method_or_store, rank, world_size)
     generation = store.add(f"fastverify/{rank}", 1)
     store = PrefixStore(f"fastverify/{generation}", store)
-    name, process_ids = _meet(store, rank, world_size)
+    name, process_ids, gpus = _meet(store, rank, world_size, _gpu_name(device))
     try:
         torch_group = _connect(store, rank, world_size, timeout_s)
     except RuntimeError as error:
@@ -88,7 +89,7 @@ def create_group(
             f"rank {rank} could not connect to its group of {world_size}: {why}. "
             f"gloo said: {str(error).splitlines()[0]}"
         ) from error
-    return Group(rank, world_size, torch_group, name, timeout_s, process_ids, device, store)
+    return Group(rank, world_size, torch_group, name, timeout_s, process_ids, device, store, gpus)
 
 
 def close_group(group: Group) -> None:
@@ -136,11 +137,16 @@ def _open_store(init_method_or_store: str | Store, rank: int, world_size: int) -
     raise ConfigError(f"a rendezvous is tcp://HOST:PORT or file:///PATH, got {init_method_or_store!r}.")
 
 
-def _meet(store: Store, rank: int, world_size: int) -> tuple[str, tuple[int, ...]]:
-    """Agree on the group's name (rank 0 makes it) and learn every rank's process id."""
+def _gpu_name(device: torch.device) -> str:
+    """UUID of the GPU, the same in every process; numbers need not be."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
+def _meet(store: Store, rank: int, world_size: int, gpu: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
+    """Agree on the group's name (rank 0 makes it) and learn every rank's process id and GPU."""
     if rank == 0:
         store.set("name", _new_name())
-    store.set(f"process/{rank}", str(os.getpid()))
+    store.set(f"process/{rank}", f"{os.getpid()} {gpu}")
     keys = [f"process/{peer}" for peer in range(world_size)]
     try:
         store.wait(["name", *keys], timedelta(seconds=_RENDEZVOUS_TIMEOUT_S))
@@ -150,7 +156,8 @@ def _meet(store: Store, rank: int, world_size: int) -> tuple[str, tuple[int, ...
             f"every rank must join the group within {_RENDEZVOUS_TIMEOUT_S:.0f} s, rank(s) {missing} of {world_size} "
             f"did not. Look for their traceback."
         ) from error
-    return store.get("name").decode(), tuple(int(store.get(key)) for key in keys)
+    members = [store.get(key).decode().partition(" ") for key in keys]
+    return store.get("name").decode(), tuple(int(pid) for pid, _, _ in members), tuple(name for _, _, name in members)
 
 
 def _connect(store: Store, rank: int, world_size: int, timeout_s: float) -> ProcessGroup:
