@@ -30,7 +30,7 @@ def fill_with(value: int) -> Callable[[torch.Tensor], object]:
 def write_to_everybody(rank: int, world_size: int, rendezvous: str, folder: Path) -> None:
     group = create_group(rank, world_size, rendezvous, timeout_s=10)
     driver = FakeHostDriver(offset=1 << 40)
-    memory = HostMemory(group, INBOX_BYTES, [-1] * 3, fill_with(rank + 1), key="host/1", driver=driver, folder=folder)
+    memory = HostMemory(group, INBOX_BYTES, -1, fill_with(rank + 1), key="host/1", driver=driver, folder=folder)
     assert not list(folder.iterdir()), "the file has lost its name once everybody has mapped it"
     ((address, num_bytes),) = driver.pinned.items()
     assert num_bytes == memory.num_bytes == 3 * ALIGNED_BYTES
@@ -64,7 +64,7 @@ def fail_to_pin(rank: int, world_size: int, rendezvous: str, folder: Path) -> st
     group = create_group(rank, world_size, rendezvous, timeout_s=10)
     driver = FakeHostDriver(fails=rank == 1)
     with pytest.raises(FastverifyError) as caught:
-        HostMemory(group, INBOX_BYTES, [-1, -1], fill_with(0), key="host/1", driver=driver, folder=folder)
+        HostMemory(group, INBOX_BYTES, -1, fill_with(0), key="host/1", driver=driver, folder=folder)
     assert not driver.pinned
     return str(caught.value)
 
@@ -87,5 +87,5 @@ def test_a_folder_without_room_stops_everybody() -> None:
 def want_too_much(rank: int, world_size: int, rendezvous: str) -> str:
     group = create_group(rank, world_size, rendezvous, timeout_s=10)
     with pytest.raises(FastverifyError) as caught:
-        HostMemory(group, 1 << 50, [-1, -1], fill_with(0), key="host/1", driver=FakeHostDriver())
+        HostMemory(group, 1 << 50, -1, fill_with(0), key="host/1", driver=FakeHostDriver())
     return str(caught.value)

@@ -1,14 +1,12 @@
-"""Which GPU each rank uses, and whether the GPUs reach each other's memory.
+"""Whether the GPUs of a group reach each other's memory, and where in the machine they are.
 
-A GPU is known by its bus address and UUID, since CUDA_VISIBLE_DEVICES may number the same GPUs differently in each
-process. The driver's word that memory can be reached is no proof that data arrives whole: probe.py looks.
+GPUs are known by UUID, since CUDA_VISIBLE_DEVICES may number the same GPUs differently in each process. The driver's
+word that memory can be reached is no proof that data arrives whole: probe.py looks.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -19,65 +17,37 @@ UNKNOWN_NODE = -1
 _BUS_ADDRESS_CHARS = 32
 
 
-@dataclass(frozen=True)
-class DeviceIdentity:
-    """One rank's GPU. `numa_node` is UNKNOWN_NODE where the machine has one node or does not say."""
+def find_unreachable(rank: int, gpus: Sequence[str]) -> list[int]:
+    """Ranks whose GPU this rank's GPU cannot reach, as far as this process sees them.
 
-    name: str
-    uuid: str
-    bus_address: str
-    numa_node: int
-
-    def to_bytes(self) -> bytes:
-        """For the other ranks."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> DeviceIdentity:
-        """What `to_bytes` made."""
-        return cls(**json.loads(data))
+    `gpus`: UUIDs by rank. A GPU that this process does not see gets the benefit of the doubt: mapping its memory tells.
+    """
+    numbers = _visible_gpus()
+    own = numbers.get(gpus[rank])
+    others = [(peer, numbers[gpu]) for peer, gpu in enumerate(gpus) if gpu in numbers and gpu != gpus[rank]]
+    return [peer for peer, number in others if own is not None and not torch.cuda.can_device_access_peer(own, number)]
 
 
-def identify(device: torch.device) -> DeviceIdentity:
-    """The GPU behind a device of this process. CUDA must have started."""
-    properties = torch.cuda.get_device_properties(device)
+def _visible_gpus() -> dict[str, int]:
+    """This process's numbers, by UUID."""
+    return {str(torch.cuda.get_device_properties(i).uuid): i for i in range(torch.cuda.device_count())}
+
+
+def largest_share(gpus: Sequence[str]) -> int:
+    """The most ranks that one GPU serves."""
+    return max(gpus.count(gpu) for gpu in gpus)
+
+
+def find_numa_node(device: torch.device) -> int:
+    """The NUMA node of a GPU of this process, or UNKNOWN_NODE. CUDA must have started."""
     handle = call_driver("cuDeviceGet", device.index)
     address = call_driver("cuDeviceGetPCIBusId", _BUS_ADDRESS_CHARS, handle)
-    bus_address = address.partition(b"\0")[0].decode().lower()
-    return DeviceIdentity(properties.name, str(properties.uuid), bus_address, read_numa_node(bus_address))
+    return read_numa_node(address.partition(b"\0")[0].decode())
 
 
 def read_numa_node(bus_address: str, root: Path = Path("/sys/bus/pci/devices")) -> int:
-    """The NUMA node that a PCI device hangs on, or UNKNOWN_NODE."""
+    """The NUMA node that a PCI device hangs on, or UNKNOWN_NODE where the machine has one node or does not say."""
     try:
         return int((root / bus_address.lower() / "numa_node").read_text())
     except (OSError, ValueError):
         return UNKNOWN_NODE
-
-
-def find_unreachable(rank: int, identities: Sequence[DeviceIdentity], visible: Sequence[str]) -> list[int]:
-    """Ranks whose GPU this rank's GPU cannot reach, as far as this process sees them.
-
-    `visible`: the UUIDs of this process's devices, by number. A GPU that it does not see gets the benefit of the doubt:
-    mapping its memory will tell.
-    """
-    own = identities[rank].uuid
-    return [
-        peer
-        for peer, identity in enumerate(identities)
-        if own in visible
-        and identity.uuid in visible
-        and identity.uuid != own
-        and not torch.cuda.can_device_access_peer(visible.index(own), visible.index(identity.uuid))
-    ]
-
-
-def visible_uuids() -> list[str]:
-    """UUIDs of this process's devices, by number."""
-    return [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
-
-
-def largest_share(identities: Sequence[DeviceIdentity]) -> int:
-    """The most ranks that one GPU serves."""
-    uuids = [identity.uuid for identity in identities]
-    return max(uuids.count(uuid) for uuid in uuids)

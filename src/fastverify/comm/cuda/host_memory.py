@@ -12,7 +12,7 @@ import logging
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -70,15 +70,15 @@ class CudaHostDriver:
 class HostMemory:
     """`addresses[rank]` is that rank's inbox as this rank's GPU addresses it. Creating it is a collective call.
 
-    `nodes[rank]` is the NUMA node of that rank's GPU; `prepare(inbox)` fills this rank's inbox; `placements[rank]` says
-    where the pages went. All ranks pass the same numbers.
+    `node` is the NUMA node of this rank's GPU; `prepare(inbox)` fills this rank's inbox; `placements[rank]` says where
+    the pages of that rank's inbox went.
     """
 
     def __init__(
         self,
         group: Group,
         inbox_bytes: int,
-        nodes: Sequence[int],
+        node: int,
         prepare: Callable[[torch.Tensor], object],
         *,
         key: str,
@@ -94,7 +94,7 @@ class HostMemory:
         self.placements: list[str] = []
         try:
             with self._map(folder / f"{group.name}-{key.replace('/', '-')}") as file:
-                self._fill(file, inbox_bytes, nodes[group.rank], prepare)
+                self._fill(file, inbox_bytes, node, prepare)
             self._register()
         except BaseException:
             self.close()
