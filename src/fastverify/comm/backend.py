@@ -8,7 +8,7 @@ Tests: tests/contracts/all_reduce_contract.py runs the same class over every bac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -56,4 +56,19 @@ class AllReduceBackend(Protocol):
 
     def close(self) -> None:
         """Free what the backend holds. Calling twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class OutOfPlaceBackend(Protocol):
+    """What a backend may offer beside the contract: the answer in another tensor, `x` kept, without a copy."""
+
+    def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Sum of `x` over the ranks, written into `out` and returned."""
+        ...
+
+    def all_reduce_residual_rmsnorm_out(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
+    ) -> torch.Tensor:
+        """As `all_reduce_residual_rmsnorm`, the norm written into `out` and returned."""
         ...

@@ -2,17 +2,18 @@
 
 It adds to a backend: the choice of fused or separate norm, phases, and statistics. A single rank gets a communicator
 whose operations are plain differentiable tensor code, so that training and torch.compile run through it unchanged.
+With several ranks torch.compile needs the operators of ops.py.
 """
 
 from __future__ import annotations
 
 import logging
 from time import perf_counter_ns
-from typing import Literal, Self
+from typing import Self
 
 import torch
 
-from fastverify.comm.backend import AllReduceBackend
+from fastverify.comm.backend import AllReduceBackend, OutOfPlaceBackend
 from fastverify.comm.chooser import Choice, choose_auto, choose_gloo, choose_shm
 from fastverify.comm.group import Group, create_group
 from fastverify.comm.local import LocalBackend
@@ -23,7 +24,7 @@ from fastverify.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-BackendName = Literal["auto", "gloo", "shm"]
+_CPU_CHOOSERS = {"auto": choose_auto, "gloo": choose_gloo, "shm": choose_shm}
 
 
 class Communicator:
@@ -36,7 +37,7 @@ class Communicator:
         self.fuse_rmsnorm = fuse_rmsnorm
         self.choice = choice or Choice(backend.name, "given")
         self.stats = CommStats()
-        self._backend = backend
+        self._use(backend)
         self._phase = "none"
 
     @property
@@ -64,11 +65,11 @@ class Communicator:
         self._phase = phase
 
     def set_profiling(self, is_profiling: bool) -> None:
-        """Show the next calls to a torch profiler, or stop doing so; gloo shows its own."""
+        """Show the next calls to a torch profiler, or stop doing so; gloo and kernels on a GPU show themselves."""
         if isinstance(self._backend, ProfiledBackend):
-            self._backend = self._backend.inner
-        if is_profiling and self._backend.name != "gloo":
-            self._backend = ProfiledBackend(self._backend)
+            self._use(self._backend.inner)
+        if is_profiling and self._backend.name != "gloo" and self.group.device.type == "cpu":
+            self._use(ProfiledBackend(self._backend))
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Sum of `x` over the ranks. `x` is contiguous and holds the result too when there are several ranks."""
@@ -93,6 +94,31 @@ class Communicator:
         self.stats.add(self._phase, "all_reduce_residual_rmsnorm", x.nbytes, perf_counter_ns() - start_ns)
         return normed, residual
 
+    def all_reduce_copy(self, x: torch.Tensor) -> torch.Tensor:
+        """Sum of `x` over the ranks as a new tensor; `x` stays. Without a copy where the backend works out of place."""
+        start_ns = perf_counter_ns()
+        summed = torch.empty_like(x)
+        if self._out_of_place is not None:
+            self._out_of_place.all_reduce_out(x, summed)
+        else:
+            self._backend.all_reduce(summed.copy_(x))
+        self.stats.add(self._phase, "all_reduce", x.nbytes, perf_counter_ns() - start_ns)
+        return summed
+
+    def all_reduce_residual_rmsnorm_copy(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """`residual += sum over ranks of x`; returns the norm as a new tensor; `x` stays."""
+        if not self.fuse_rmsnorm:
+            return add_residual_rms_norm_(self.all_reduce_copy(x), residual, weight, eps)
+        start_ns = perf_counter_ns()
+        if self._out_of_place is not None:
+            normed = self._out_of_place.all_reduce_residual_rmsnorm_out(x, residual, weight, eps, torch.empty_like(x))
+        else:
+            normed = self._backend.all_reduce_residual_rmsnorm(x.clone(), residual, weight, eps)
+        self.stats.add(self._phase, "all_reduce_residual_rmsnorm", x.nbytes, perf_counter_ns() - start_ns)
+        return normed
+
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's contiguous `x`, in rank order, as [world_size, *x.shape]."""
         start_ns = perf_counter_ns()
@@ -109,6 +135,10 @@ class Communicator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _use(self, backend: AllReduceBackend) -> None:
+        self._backend = backend
+        self._out_of_place = backend if isinstance(backend, OutOfPlaceBackend) else None
 
 
 class SingleRankCommunicator(Communicator):
@@ -139,16 +169,15 @@ def single_rank_communicator() -> Communicator:
     return SingleRankCommunicator()
 
 
-def create_communicator(group: Group, backend: BackendName = "auto", *, fuse_rmsnorm: bool = True) -> Communicator:
+def create_communicator(group: Group, backend: str = "auto", *, fuse_rmsnorm: bool = True) -> Communicator:
     """A communicator over the named backend; `backend_name` and `choice_reason` say what "auto" became.
 
     Every rank of the group calls this with the same arguments.
     """
     if group.world_size == 1:
         return SingleRankCommunicator()
-    choosers = {"auto": choose_auto, "gloo": choose_gloo, "shm": choose_shm}
-    if backend not in choosers:
-        raise ConfigError(f"an all-reduce backend is one of {', '.join(choosers)}, got {backend!r}.")
-    chosen, choice = choosers[backend](group)
+    if backend not in _CPU_CHOOSERS:
+        raise ConfigError(f"an all-reduce backend is one of {', '.join(_CPU_CHOOSERS)}, got {backend!r}.")
+    chosen, choice = _CPU_CHOOSERS[backend](group)
     logger.info("all-reduce over %s: %s", chosen.name, choice.reason)
     return Communicator(group, chosen, fuse_rmsnorm=fuse_rmsnorm, choice=choice)

@@ -1,6 +1,9 @@
 """What a communicator ran: calls, bytes and time, by phase of the decoding cycle, operation and message size.
 
-Time is this rank's wall time in the call, waiting for late ranks included. It knows nothing about backends.
+Time is this rank's wall time in the call. On the CPU that holds the collective and the wait for late ranks. On a GPU a
+call only enqueues, so it is the time of the launch and says nothing about the collective: that is for a profile or
+`fastverify bench`. A call that a CUDA graph captures counts once, when it is captured, and its replays count nothing.
+It knows nothing about backends.
 """
 
 from __future__ import annotations
