@@ -22,13 +22,13 @@ def find_unreachable(rank: int, gpus: Sequence[str]) -> list[int]:
 
     `gpus`: UUIDs by rank. A GPU that this process does not see gets the benefit of the doubt: mapping its memory tells.
     """
-    numbers = _visible_gpus()
+    numbers = visible_gpus()
     own = numbers.get(gpus[rank])
     others = [(peer, numbers[gpu]) for peer, gpu in enumerate(gpus) if gpu in numbers and gpu != gpus[rank]]
     return [peer for peer, number in others if own is not None and not torch.cuda.can_device_access_peer(own, number)]
 
 
-def _visible_gpus() -> dict[str, int]:
+def visible_gpus() -> dict[str, int]:
     """This process's numbers, by UUID."""
     return {str(torch.cuda.get_device_properties(i).uuid): i for i in range(torch.cuda.device_count())}
 
