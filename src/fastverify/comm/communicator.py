@@ -13,7 +13,7 @@ from typing import Self
 
 import torch
 
-from fastverify.comm.backend import AllReduceBackend, OutOfPlaceBackend
+from fastverify.comm.backend import AllReduceBackend, OutOfPlaceBackend, Support
 from fastverify.comm.chooser import Choice, choose_auto, choose_gloo, choose_shm
 from fastverify.comm.group import Group, create_group
 from fastverify.comm.local import LocalBackend
@@ -70,6 +70,10 @@ class Communicator:
             self._use(self._backend.inner)
         if is_profiling and self._backend.name != "gloo" and self.group.device.type == "cpu":
             self._use(ProfiledBackend(self._backend))
+
+    def can_run(self, x: torch.Tensor) -> Support:
+        """Whether an all-reduce of such a tensor runs here, by its size and dtype only; never raises."""
+        return self._backend.can_run(x.numel(), x.dtype)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Sum of `x` over the ranks. `x` is contiguous and holds the result too when there are several ranks."""

@@ -1,0 +1,1 @@
+"""Entry points that put fastverify's all-reduce into servers that run already: SGLang and vLLM."""
