@@ -10,6 +10,9 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from fastverify.cli.bench_links import bench_links
+from fastverify.cli import bench_gpu
+from fastverify.cli.bench_request import ITEM_BYTES, GpuRequest, Request, split_names
 from fastverify.cli.console import err, out, print_json, print_text
 from fastverify.cli.exit_codes import ExitCode
 from fastverify.errors import ConfigError, EnvironmentMissingError
@@ -22,45 +25,82 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 DEFAULT_SIZES = "4KB,8KB,16KB,32KB,64KB,256KB,1MB"
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DEVICES = ("auto", "cpu", "cuda")
 
 app = typer.Typer(help="Micro-benchmarks of this machine.", no_args_is_help=True)
-
-
-@app.callback()
-def _root() -> None:
-    """Keeps `all-reduce` a command of its own while it is the only one."""
+app.command("links")(bench_links)
 
 
 @app.command("all-reduce")
 def bench_all_reduce(
     sizes: Annotated[
-        str, typer.Option(help=f"Message sizes of one rank, such as 4096,8KB,1MB. Default: {DEFAULT_SIZES}.")
+        str, typer.Option(help=f"Message sizes of one rank, such as 4096,8KB,1MB. Default on a CPU: {DEFAULT_SIZES}.")
     ] = "",
     model: Annotated[
         Path | None, typer.Option(help="A config.json: measure its plain and its verify pass instead of --sizes.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="With --model: requests decoded together.")] = 1,
     k: Annotated[int, typer.Option("--k", min=1, help="With --model: proposed draft tokens per request.")] = 4,
-    world_size: Annotated[int, typer.Option(help="Ranks to start on this machine.")] = 2,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    iterations: Annotated[int, typer.Option(help="Timed calls per backend and size.")] = 200,
+    world_size: Annotated[
+        int | None, typer.Option(help="Ranks to start on this machine. Default: one per GPU, 2 on a CPU.")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16 or float16. Default: bfloat16 on GPUs, float32 on a CPU.")
+    ] = "",
+    iterations: Annotated[int, typer.Option(help="Samples per backend and size.")] = 200,
+    device: Annotated[str, typer.Option(help="auto (GPUs where there are two), cpu or cuda.")] = "auto",
+    backends: Annotated[str, typer.Option(help="Backends to measure, such as push,nccl. Default: all.")] = "",
+    virtual_ranks: Annotated[
+        int, typer.Option(min=0, help="So many ranks in one process on one GPU; no link is measured.")
+    ] = 0,
+    nccl_settings: Annotated[
+        str, typer.Option(help="NCCL settings to measure, such as default,ll,tree_plain,p2p_off, or all.")
+    ] = "",
+    mode: Annotated[str, typer.Option(help="On GPUs: graph, eager or both.")] = "",
+    cold_l2: Annotated[bool, typer.Option("--cold-l2", help="On GPUs: no input in the L2 cache.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Also write the curves to this .html file.")] = None,
 ) -> None:
     """Latency of every all-reduce backend by message size, alone and with residual + RMSNorm, each checked."""
     if plot is not None and plot.suffix != ".html":
         raise ConfigError(f"--plot writes an .html file, got {plot}.")
-    if dtype not in ITEM_BYTES:
+    if dtype and dtype not in ITEM_BYTES:
         raise ConfigError(f"--dtype must be one of {', '.join(ITEM_BYTES)}, got {dtype!r}.")
-    all_sizes, hidden_size = choose_sizes(sizes, model, batch, k, ITEM_BYTES[dtype])
+    request = Request(sizes, model, batch, k, world_size, dtype, iterations, backends)
+    gpu_request = GpuRequest(virtual_ranks, nccl_settings, mode, cold_l2)
+    if choose_device(device, virtual_ranks) == "cuda":
+        all_correct = bench_gpu.run(request, gpu_request, as_json=as_json, plot=plot)
+    else:
+        gpu_request.require_unused()
+        all_correct = run_on_cpu(request, as_json=as_json, plot=plot)
+    if not all_correct:
+        raise typer.Exit(ExitCode.FINDING)
+
+
+def choose_device(device: str, virtual_ranks: int) -> str:
+    """`cuda` or `cpu`. Without torch it is cpu, which then says what is missing."""
+    if device not in DEVICES:
+        raise ConfigError(f"--device must be one of {', '.join(DEVICES)}, got {device!r}.")
+    if device == "cpu" and virtual_ranks:
+        raise ConfigError("--virtual-ranks are ranks on one GPU, so it cannot go with --device cpu.")
+    if device != "auto":
+        return device
+    return "cuda" if virtual_ranks or bench_gpu.count_gpus() >= 2 else "cpu"
+
+
+def run_on_cpu(request: Request, *, as_json: bool, plot: Path | None) -> bool:
+    """Measure, print, plot; whether every answer was right."""
     try:
-        from fastverify.comm.bench import BenchConfig
+        from fastverify.comm.bench import BACKENDS, BenchConfig
     except ImportError as error:
         raise EnvironmentMissingError(
             f"`fastverify bench` needs the package {error.name}. Install fastverify[torch], which brings it."
         ) from error
-    config = BenchConfig(all_sizes, world_size, dtype, iterations, hidden_size)
+    dtype = request.dtype or "float32"
+    all_sizes, hidden_size = choose_sizes(request.sizes, request.model, request.batch, request.k, ITEM_BYTES[dtype])
+    world_size = 2 if request.world_size is None else request.world_size
+    names = split_names(request.backends) or BACKENDS
+    config = BenchConfig(all_sizes, world_size, dtype, request.iterations, hidden_size, names)
     result = run_with_progress(config)
     if as_json:
         print_json(to_document(config, result))
@@ -68,8 +108,7 @@ def bench_all_reduce(
         print_table(config, result)
     if plot is not None:
         write_plot(config, result, plot)
-    if any(row.correct is False for row in result.rows):
-        raise typer.Exit(ExitCode.FINDING)
+    return all(row.correct is not False for row in result.rows)
 
 
 def write_plot(config: BenchConfig, result: BenchResult, path: Path) -> None:
