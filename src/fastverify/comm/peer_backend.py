@@ -1,0 +1,131 @@
+"""What the adapters of other libraries share: limits with reasons, checks of tensors, norm and gather around a sum.
+
+A subclass says what it can sum and sums it into another tensor or in place. Only a sum of two numbers has one rounding:
+from three ranks on, the libraries' order of additions is their own, and what they promise is in each module.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from fastverify.comm.backend import SUPPORTED, Support
+from fastverify.comm.gloo import GlooBackend
+from fastverify.comm.group import Group
+from fastverify.comm.rmsnorm import add_residual_rms_norm_
+from fastverify.errors import FastverifyError, ShapeError, UnsupportedError
+from fastverify.units import format_bytes
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The messages that a library sums: dtypes, largest size, and the number of bytes that sizes are multiples of."""
+
+    library: str
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    max_bytes: int | None = None
+    multiple: int = 1
+
+    def check(self, num_elements: int, dtype: torch.dtype) -> Support:
+        """Whether such a message is within them, and why not."""
+        if dtype not in self.dtypes:
+            names = ", ".join(str(known).removeprefix("torch.") for known in self.dtypes)
+            return Support(ok=False, reason=f"{self.library} sums {names}, got {dtype}")
+        if num_elements < 1:
+            return Support(ok=False, reason=f"an all-reduce needs 1 or more elements, got {num_elements}")
+        num_bytes = num_elements * dtype.itemsize
+        if self.max_bytes is not None and num_bytes > self.max_bytes:
+            limit, size = format_bytes(self.max_bytes), format_bytes(num_bytes)
+            return Support(ok=False, reason=f"{self.library} was set up for messages up to {limit}, got {size}")
+        if num_bytes % self.multiple:
+            reason = f"{self.library} takes multiples of {self.multiple} bytes, got {num_bytes}"
+            return Support(ok=False, reason=reason)
+        return SUPPORTED
+
+
+def has_module_file(package: str, path: str) -> bool:
+    """Whether an installed package has this file or folder; nothing of it is imported, which may take seconds."""
+    spec = find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return any((Path(folder) / path).exists() for folder in folders or ())
+
+
+class PeerBackend(ABC):
+    """A backend over somebody else's all-reduce; see comm/backend.py for the contract."""
+
+    name: str
+    limits: Limits
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._device = group.device
+        self._is_closed = False
+
+    def can_run(self, num_elements: int, dtype: torch.dtype) -> Support:
+        """Whether the library sums a message of this size and dtype."""
+        return self.limits.check(num_elements, dtype)
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Sum over ranks into `x`; see the contract."""
+        self._check(x)
+        self._sum(x, x)
+        return x
+
+    def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Sum over ranks into `out`, of the shape and dtype of `x`, which is kept."""
+        self._check(x, out)
+        self._sum(x, out)
+        return out
+
+    def all_reduce_residual_rmsnorm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """No fused kernel, unless a subclass has one: an all-reduce, an addition and the reference norm."""
+        return add_residual_rms_norm_(self.all_reduce(x), residual, weight, eps)
+
+    def all_reduce_residual_rmsnorm_out(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
+    ) -> torch.Tensor:
+        """As `all_reduce_residual_rmsnorm`, the norm written into `out`."""
+        total = self.all_reduce_out(x, torch.empty_like(x))
+        return out.copy_(add_residual_rms_norm_(total, residual, weight, eps))
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Every rank's `x` in rank order, by way of the CPU: these libraries sum only. Not inside a capture."""
+        with closing(GlooBackend(self._group)) as gloo:
+            return gloo.all_gather(x.cpu()).to(x.device)
+
+    def close(self) -> None:
+        """Free the library's memory. Calling twice is harmless."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._free()
+
+    @abstractmethod
+    def _sum(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Enqueue the sum of `x` into `out`, which may be `x`, on torch's current stream. Both have been checked."""
+
+    @abstractmethod
+    def _free(self) -> None:
+        """Let go of everything; runs once."""
+
+    def _check(self, x: torch.Tensor, out: torch.Tensor | None = None) -> None:
+        if self._is_closed:
+            raise FastverifyError(f"the {self.name} backend is closed. Create a new one on every rank.")
+        support = self.can_run(x.numel(), x.dtype)
+        if not support.ok:
+            raise UnsupportedError(f"{support.reason}.")
+        for tensor in (x,) if out is None else (x, out):
+            if tensor.device != self._device or not tensor.is_contiguous():
+                raise ShapeError(
+                    f"tensors must be contiguous on {self._device}, got strides {tensor.stride()} on {tensor.device}."
+                )
+            if tensor.shape != x.shape or tensor.dtype != x.dtype:
+                raise ShapeError(f"x and out must be alike, got {list(x.shape)} {x.dtype} and {list(tensor.shape)}.")
