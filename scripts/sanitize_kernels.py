@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Run every all-reduce kernel a few times on small messages, for compute-sanitizer to watch; sums are checked too.
+
+    compute-sanitizer --tool memcheck python scripts/sanitize_kernels.py rank --rank 0 --world-size 2 --meet file:///F
+    compute-sanitizer --tool memcheck python scripts/sanitize_kernels.py virtual
+
+A sanitizer may run the kernels of one process one after the other, and ours wait for each other. So `rank` is one rank
+in a process of its own, under a sanitizer of its own (scripts/check_gpu starts them): that works on several GPUs, and
+on one, where kernels of different processes take turns. `virtual` has both ranks in one process; where their kernels
+are kept apart, all but the last one give up at their bound of clock cycles, which is said and is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from fastverify.comm.accuracy import (
+    add_exactly,
+    is_within,
+    norm_error_bound,
+    norm_exactly,
+    residual_error_bound,
+    sum_error_bound,
+)
+from fastverify.comm.cuda.launch import Launch, candidate_launches
+from fastverify.comm.cuda.rank import CudaRank
+from fastverify.comm.cuda.virtual_ranks import VirtualRanks
+from fastverify.comm.gpu_backends import find_gpu_backend
+from fastverify.comm.group import close_group, create_group
+from fastverify.errors import CommTimeoutError
+
+EPS = 1e-5
+# Elements: an odd tail, and some batches of every launch.
+SIZES = (515, 28_672)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+ROWS = ((1, 1024), (5, 7168))
+# Kernels and their loading are some hundred times slower under a sanitizer.
+TIMEOUT_S = 240.0
+# About a quarter of a second: what each kernel costs that waits in vain.
+VIRTUAL_BOUND_CYCLES = 500_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel: a sum of `shape`, or with `is_fused` its norm too."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    launch: Launch | None = None
+    is_fused: bool = False
+
+    def make_inputs(self, world_size: int) -> list[torch.Tensor]:
+        """By rank, on the CPU; the same in every process."""
+        generator = torch.Generator().manual_seed(len(self.shape) + self.shape[-1])
+        return [torch.randn(self.shape, generator=generator).to(self.dtype) for _ in range(world_size)]
+
+
+class WrongAnswerError(Exception):
+    """A sum or norm is outside its bound."""
+
+
+def list_cases(fabric: str, world_size: int) -> Iterator[Case]:
+    """Every launch for bfloat16, the default one for the other dtypes, and fused norms."""
+    for size in SIZES:
+        yield from (
+            Case((size,), torch.bfloat16, launch)
+            for launch in candidate_launches(fabric, world_size, 2 * size, fused=False)
+        )
+        yield from (Case((size,), dtype) for dtype in DTYPES)
+    yield from (Case(shape, dtype, is_fused=True) for shape in ROWS for dtype in DTYPES)
+
+
+class Answer:
+    """Tensors of one rank in one case. Everything but our kernels happens on the CPU, since the rest is not watched."""
+
+    def __init__(self, case: Case, rank: int, world_size: int, device: torch.device) -> None:
+        self.case = case
+        self.inputs = case.make_inputs(world_size)
+        self.before, self.weight = case.make_inputs(2)
+        self.x = self.inputs[rank].to(device)
+        self.residual = self.before.to(device)
+        self.weight = self.weight.reshape(-1, case.shape[-1])[0].contiguous()
+        self._weight = self.weight.to(device)
+
+    def start(self, rank: CudaRank) -> None:
+        """Enqueue the kernel."""
+        if self.case.is_fused:
+            rank.all_reduce_residual_rmsnorm(self.x, self.residual, self._weight, EPS, launch=self.case.launch)
+        else:
+            rank.all_reduce(self.x, launch=self.case.launch)
+
+    def check(self) -> None:
+        """Raises WrongAnswerError. The kernel has ended."""
+        got, dtype = self.x.cpu(), self.case.dtype
+        if not self.case.is_fused:
+            is_right = is_within(got, add_exactly(self.inputs), sum_error_bound(self.inputs, dtype))
+        else:
+            residual, exact = self.residual.cpu(), add_exactly([self.before, *self.inputs])
+            is_right = is_within(residual, exact, residual_error_bound(self.inputs, self.before)) and is_within(
+                got, norm_exactly(residual, self.weight, EPS), norm_error_bound(residual, self.weight, EPS)
+            )
+        if not is_right:
+            raise WrongAnswerError(f"{self.case} is wrong")
+
+
+def run_rank(options: argparse.Namespace) -> None:
+    """One rank of a group of processes, over the backends named."""
+    device = torch.device("cuda", options.rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    group = create_group(options.rank, options.world_size, options.meet, timeout_s=TIMEOUT_S, device=device)
+    for name in options.backends:
+        spec = find_gpu_backend(name)
+        support = spec.find_support(group)
+        if not support.ok:
+            print(f"{name}: not run: {support.reason}", flush=True)
+            continue
+        backend = spec.create(group)
+        cases = list(list_cases(backend.rank.fabric.name, group.world_size))  # type: ignore[attr-defined]
+        for case in cases:
+            answer = Answer(case, group.rank, group.world_size, device)
+            answer.start(backend.rank)  # type: ignore[attr-defined]
+            torch.cuda.synchronize(device)
+            answer.check()
+        gathered = backend.all_gather(torch.full((1000,), float(group.rank), device=device)).cpu()
+        if gathered.sum(1).tolist() != [1000.0 * rank for rank in range(group.world_size)]:
+            raise WrongAnswerError("all-gather is wrong")
+        print(f"{name}: rank {group.rank}: {len(cases)} kernels and a gather right", flush=True)
+        backend.close()
+    close_group(group)
+
+
+def run_virtual(options: argparse.Namespace) -> None:
+    """Two ranks in this process on one GPU. New ranks for each case: those that gave up are out of step."""
+    device = torch.device("cuda:0")
+    for fabric in ("push", "host"):
+        num_right = num_apart = 0
+        for case in list_cases(fabric, options.world_size):
+            if run_virtual_case(case, fabric, options.world_size, device):
+                num_right += 1
+            else:
+                num_apart += 1
+        print(f"{fabric}: {num_right} kernels right together, {num_apart} were kept apart", flush=True)
+
+
+def run_virtual_case(case: Case, fabric: str, world_size: int, device: torch.device) -> bool:
+    """Whether the ranks' kernels ran together; False where one waited in vain for another that was not started."""
+    settings = {"max_bytes": 1 << 17, "spin_bound_cycles": VIRTUAL_BOUND_CYCLES, "overlap": False}
+    with VirtualRanks(world_size, fabric, **settings) as virtual:  # type: ignore[arg-type]
+        answers = [Answer(case, rank, world_size, device) for rank in range(world_size)]
+        torch.cuda.synchronize(device)
+        virtual.run(lambda rank: answers[rank.rank].start(rank))
+        try:
+            virtual.check()
+        except CommTimeoutError:
+            return False
+        for answer in answers:
+            answer.check()
+    return True
+
+
+def main() -> None:
+    """Parse, run, say what was right."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(required=True)
+    rank = modes.add_parser("rank", help="one rank of a group of processes")
+    rank.add_argument("--rank", type=int, required=True)
+    rank.add_argument("--world-size", type=int, default=2)
+    rank.add_argument("--meet", required=True, help="where the ranks meet: file:///PATH or tcp://127.0.0.1:PORT")
+    rank.add_argument("--backends", nargs="+", default=["push", "host"])
+    rank.set_defaults(run=run_rank)
+    virtual = modes.add_parser("virtual", help="all ranks in this process")
+    virtual.add_argument("--world-size", type=int, default=2)
+    virtual.set_defaults(run=run_virtual)
+    options = parser.parse_args()
+    try:
+        options.run(options)
+    except WrongAnswerError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
