@@ -120,7 +120,7 @@ def run_rank(options: argparse.Namespace) -> None:
             print(f"{name}: not run: {support.reason}", flush=True)
             continue
         backend = spec.create(group)
-        cases = list(list_cases(backend.rank.fabric.name, group.world_size))  # type: ignore[attr-defined]
+        cases = list(list_cases(backend.fabric, group.world_size))  # type: ignore[attr-defined]
         for case in cases:
             answer = Answer(case, group.rank, group.world_size, device)
             answer.start(backend.rank)  # type: ignore[attr-defined]

@@ -122,11 +122,10 @@ def list_calls(backend: AllReduceBackend, world_size: int) -> list[Call]:
     """Every size with the backend's own choice and with every launch that the chooser would measure for it."""
     from fastverify.comm.cuda.launch import candidate_launches
 
-    fabric = getattr(backend.fabric, "name", backend.fabric)  # type: ignore[attr-defined]
     calls: list[Call] = []
     start = 0
     for size in SIZES:
-        for launch in (None, *candidate_launches(fabric, world_size, 2 * size, fused=False)):
+        for launch in (None, *candidate_launches(backend.fabric, world_size, 2 * size, fused=False)):
             calls.append(Call(start, size, launch))
             start += -(-size // 8) * 8  # pieces start at 16 bytes
     return calls
