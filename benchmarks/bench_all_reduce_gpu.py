@@ -1,326 +1,241 @@
-"""How long does a small-message all-reduce take on one GPU with two virtual ranks, plain and fused with RMSNorm?
+"""How long does a small-message all-reduce take on GPUs, plain and fused with RMSNorm, beside every rival that can run?
 
-A CUDA graph holds a branch per rank of 50 calls, each after the one before; a sample is the time of a replay over 50.
-Candidates take turns, round by round. Inputs are random; before and after the timing each candidate's output is
-compared with a float64 sum within a derived bound, and between the ranks bit by bit. All data stays in the L2 cache.
-NCCL refuses two ranks on one GPU, so there is no rival in this table.
+The same code as `fastverify bench all-reduce --device cuda`, with the raw samples kept and the project's targets judged
+at the end; it needs neither a checkout nor the compiled CPU modules (PYTHONPATH=src). Two transports: as the machine is
+(`nvlink`), and without peer access (`host`: NCCL with NCCL_P2P_DISABLE=1 against our kernels through host memory).
+`--virtual-ranks` runs on one GPU; `--tune` also times every launch of our kernels that may be worth it.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 import torch
 
-from fastverify.comm.accuracy import (
-    add_exactly,
-    is_within,
-    norm_error_bound,
-    norm_exactly,
-    sum_error_bound,
+from fastverify.comm.gpu_bench_rows import DEFAULT_SETTING, DEFAULT_SIZES, MODES, GpuBenchConfig, GpuBenchRow, fastest
+from fastverify.comm.gpu_bench_run import (
+    ALL_BACKENDS,
+    ALL_SETTINGS,
+    choose_names,
+    count_gpus,
+    nccl_version,
+    require_gpus,
+    run_gpu_bench,
 )
-from fastverify.comm.cuda.compile import nvrtc_version
-from fastverify.comm.cuda.launch import Launch, Protocol, choose_launch, fused_launch, num_batches
-from fastverify.comm.cuda.rank import CudaRank
-from fastverify.comm.cuda.virtual_ranks import FabricName, VirtualRanks
+from fastverify.comm.gpu_bench_virtual import VIRTUAL_BACKENDS
 from fastverify.errors import FastverifyError
+from fastverify.hardware import read_gpu_facts
 from fastverify.records import write_record
+from fastverify.units import format_bytes, parse_bytes
 
-# Those with a target first.
-SIZES = (8192, 57_344, 229_376, 1 << 20, 4096, 14_336, 28_672, 114_688, 458_752)
-ROWS = (1, 4, 16)
-HIDDEN = 7168
-EPS = 1e-6
-CALLS_PER_GRAPH = 50
-# Short: a protocol error must not keep the GPU busy. About 50 ms.
-SPIN_BOUND_CYCLES = 100_000_000
+# Source: the project's targets, bf16, two ranks, CUDA graph, microseconds by backend and bytes.
+TARGET_SIZES = (8192, 57_344, 229_376, 1 << 20)
 TARGETS_US = {
-    "push": {8192: 2.3, 57_344: 2.6, 229_376: 3.0, 1 << 20: 6.0},
-    "host": {8192: 4.0, 57_344: 8.0, 229_376: 24.0, 1 << 20: 100.0},
+    "virtual": {"push": (2.3, 2.6, 3.0, 6.0), "host": (4.0, 8.0, 24.0, 100.0)},
+    "nvlink": {"push": (2.8, 3.1, 4.0, 7.5)},
+    "host": {"host": (3.6, 6.0, 14.0, 45.0)},
 }
-
-
-@dataclass
-class Case:
-    """One operation with one launch: how to start it, and whether its output is right."""
-
-    virtual: VirtualRanks
-    label: str
-    num_bytes: int
-    launch: Launch
-    graph: torch.cuda.CUDAGraph
-    work: Callable[[CudaRank], None]  # owns the inputs, which the graph only points to
-    is_right: Callable[[], bool]
-    samples_us: list[float] = field(default_factory=list)
-    correct: bool = True
-
-    def time(self, replays: int) -> None:
-        """Add one sample per replay."""
-        self.graph.replay()
-        for _ in range(replays):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            self.graph.replay()
-            end.record()
-            end.synchronize()
-            self.samples_us.append(start.elapsed_time(end) * 1000 / CALLS_PER_GRAPH)
-
-    def summary(self) -> dict[str, Any]:
-        """Plain values for the record."""
-        low, _, high = quantiles(self.samples_us, n=4)
-        return {
-            "case": self.label,
-            "num_bytes": self.num_bytes,
-            "launch": asdict(self.launch) | {"protocol": self.launch.protocol.name},
-            "median_us": median(self.samples_us),
-            "iqr_us": [low, high],
-            "correct": self.correct,
-            "samples_us": self.samples_us,
-        }
-
-
-def make_sum_case(fabric: FabricName, overlap: bool, num_bytes: int, launch: Launch) -> Case:
-    """A plain all-reduce, out of place."""
-    virtual = VirtualRanks(2, fabric, max_bytes=num_bytes, spin_bound_cycles=SPIN_BOUND_CYCLES, overlap=overlap)
-    virtual.check_fits(launch)
-    inputs = [torch.randn(num_bytes // 2, device="cuda").bfloat16() for _ in virtual.ranks]
-    outputs = [torch.full_like(x, float("nan")) for x in inputs]
-    exact, bound = add_exactly(inputs), sum_error_bound(inputs, torch.bfloat16)
-
-    def is_right() -> bool:
-        right = is_within(outputs[0], exact, bound) and all(torch.equal(outputs[0], out) for out in outputs[1:])
-        for out in outputs:
-            out.fill_(float("nan"))
-        return right
-
-    def work(rank: CudaRank) -> None:
-        rank.all_reduce(inputs[rank.rank], outputs[rank.rank], launch)
-
-    return _capture(virtual, f"{virtual.fabric.name} sum", num_bytes, launch, work, is_right)
-
-
-def make_fused_case(fabric: FabricName, overlap: bool, num_rows: int, launch: Launch) -> Case:
-    """Sum, residual and norm; the residual is updated call after call, as in a model."""
-    num_bytes = num_rows * HIDDEN * 2
-    virtual = VirtualRanks(2, fabric, max_bytes=num_bytes, spin_bound_cycles=SPIN_BOUND_CYCLES, overlap=overlap)
-    virtual.check_fits(launch)
-    inputs = [torch.randn(num_rows, HIDDEN, device="cuda").bfloat16() * 2.0**-6 for _ in virtual.ranks]
-    weight = torch.randn(HIDDEN, device="cuda").bfloat16()
-    residual = torch.randn(num_rows, HIDDEN, device="cuda").bfloat16()
-    residuals = [residual.clone() for _ in inputs]
-    outputs = [torch.full_like(x, float("nan")) for x in inputs]
-
-    def is_right() -> bool:
-        norm, bound = norm_exactly(residuals[0], weight, EPS), norm_error_bound(residuals[0], weight, EPS)
-        right = is_within(outputs[0], norm, bound)
-        right &= torch.equal(outputs[0], outputs[1]) and torch.equal(residuals[0], residuals[1])
-        for own, out in zip(residuals, outputs, strict=True):
-            own.copy_(residual)
-            out.fill_(float("nan"))
-        return right
-
-    def work(rank: CudaRank) -> None:
-        i = rank.rank
-        rank.all_reduce_residual_rmsnorm(inputs[i], residuals[i], weight, EPS, outputs[i], launch)
-
-    return _capture(virtual, f"{virtual.fabric.name} fused", num_bytes, launch, work, is_right)
-
-
-def _capture(
-    virtual: VirtualRanks,
-    label: str,
-    num_bytes: int,
-    launch: Launch,
-    work: Callable[[CudaRank], None],
-    is_right: Callable[[], bool],
-) -> Case:
-    """Run once, check, capture. Raises FastverifyError where the first answer is wrong or never came."""
-    virtual.run(work)
-    virtual.check()
-    if not is_right():
-        raise FastverifyError(f"{label} of {num_bytes} bytes with {launch} gave a wrong answer.")
-
-    def repeated(rank: CudaRank) -> None:
-        for _ in range(CALLS_PER_GRAPH):
-            work(rank)
-
-    return Case(virtual, label, num_bytes, launch, virtual.capture(repeated), work, is_right)
-
-
-def time_in_turns(cases: list[Case], rounds: int, replays: int) -> None:
-    """A B A B: every case once per round; wrong answers after the timing are remembered."""
-    for _ in range(rounds):
-        for case in cases:
-            case.time(replays)
-            case.virtual.check()
-            case.correct &= case.is_right()
-
-
-def sum_candidates(fabric: FabricName, num_bytes: int) -> list[Launch]:
-    """Launches worth a try, without twins."""
-    protocols = list(Protocol) if fabric == "host" or num_bytes > 16_384 else [Protocol.LINES, Protocol.SENTINEL]
-    pauses = (0, 100) if fabric == "host" else (0,)
-    shapes = [(64, 128), (16, 256), (32, 256), (64, 256), (128, 256), (16, 512), (32, 512), (64, 512)]
-    found: dict[Launch, None] = {}
-    for protocol in protocols:
-        for units in (1, 2) if num_bytes >= 114_688 else (1,):
-            for blocks, threads in shapes:
-                launch = Launch(protocol, blocks, threads, units)
-                trimmed = min(blocks, num_batches(launch, num_bytes))
-                found |= {Launch(protocol, trimmed, threads, units, pause): None for pause in pauses}
-    return list(found)
-
-
-def fused_candidates(fabric: FabricName, num_rows: int) -> list[Launch]:
-    """Launches worth a try for rows of HIDDEN."""
-    pauses = (0, 200) if fabric == "host" else (0,)
-    found = []
-    for protocol in (Protocol.LINES, Protocol.SENTINEL):
-        for cluster in (1, 2, 4, 8):
-            launch = fused_launch(protocol, num_rows, HIDDEN * 2, cluster=cluster, max_blocks=64)
-            found += [Launch(**{**asdict(launch), "pause_ns": pause}) for pause in pauses]
-    return found
-
-
-def pick(make: Callable[[Launch], Case], launches: list[Launch], log: list[dict]) -> list[Case]:
-    """The three fastest launches by a short timing; the others' medians stay in the record."""
-    cases = []
-    for launch in launches:
-        try:
-            case = make(launch)
-            case.time(3)
-            case.virtual.check()
-        except FastverifyError as error:
-            log.append({"launch": str(launch), "failed": str(error)})
-            print("failed:", error, flush=True)
-            continue
-        cases.append(case)
-    for case in cases:
-        log.append({"case": case.label, "num_bytes": case.num_bytes, "launch": str(case.launch), "us": case.samples_us})
-    best = sorted(cases, key=lambda case: median(case.samples_us))[:3]
-    for case in best:
-        case.samples_us = []
-    return best
-
-
-def time_empty_nodes(virtual: VirtualRanks, replays: int) -> list[float]:
-    """The floor: the same graph with kernels that do nothing."""
-    launch = Launch(Protocol.LINES, 1, 32)
-
-    def repeated(rank: CudaRank) -> None:
-        for _ in range(CALLS_PER_GRAPH):
-            rank.start_empty(launch)
-
-    virtual.run(repeated)
-    case = Case(virtual, "empty", 0, launch, virtual.capture(repeated), repeated, lambda: True)
-    case.time(replays)
-    return case.samples_us
-
-
-def make_jobs(fabric: FabricName, tune: bool, overlap: bool) -> list[tuple[Callable[[Launch], Case], list[Launch]]]:
-    """What to measure: how to make a case of each size, and the launches to try."""
-    jobs: list[tuple[Callable[[Launch], Case], list[Launch]]] = []
-    with VirtualRanks(2, fabric) as virtual:
-        for num_bytes in SIZES:
-            launches = [choose_launch(virtual.fabric.rules, num_bytes)]
-            if tune:
-                launches = sum_candidates(fabric, num_bytes)
-            jobs.append((partial(make_sum_case, fabric, overlap, num_bytes), launches))
-        for num_rows in ROWS:
-            launches = [virtual.ranks[0].choose_fused_launch(num_rows, HIDDEN * 2)]
-            if tune:
-                launches = fused_candidates(fabric, num_rows)
-            jobs.append((partial(make_fused_case, fabric, overlap, num_rows), launches))
-    return jobs
-
-
-def measure(
-    fabric: FabricName, tune: bool, overlap: bool, deadline: float, replays: int, save: Callable[[dict[str, Any]], None]
-) -> None:
-    """Everything of one kind of memory; `save` gets what there is after each size."""
-    results: dict[str, Any] = {"rows": [], "tried": []}
-    with VirtualRanks(2, fabric, overlap=overlap) as virtual:
-        results["empty_node_us"] = time_empty_nodes(virtual, replays)
-    print(f"{fabric}: empty node {median(results['empty_node_us']):.2f} us", flush=True)
-    for make, launches in make_jobs(fabric, tune, overlap):
-        if time.monotonic() > deadline:
-            results["stopped"] = "out of time"
-            break
-        try:
-            best = pick(make, launches, results["tried"])
-            time_in_turns(best, rounds=3, replays=replays)
-        except FastverifyError as error:
-            results["tried"].append({"failed": str(error)})
-            print("failed:", error, flush=True)
-            continue
-        for case in best:
-            results["rows"].append(case.summary())
-            print_case(fabric, case)
-        save(results)
-
-
-def print_case(fabric: str, case: Case) -> None:
-    """One line of the table."""
-    low, _, high = quantiles(case.samples_us, n=4)
-    target = TARGETS_US[fabric].get(case.num_bytes) if case.label.endswith("sum") else None
-    verdict = "" if target is None else f"  target {target}: {'met' if median(case.samples_us) <= target else 'MISSED'}"
-    shape = case.launch
-    size, middle = case.num_bytes, median(case.samples_us)
-    print(
-        f"{case.label:<12}{size:>9} B  {middle:7.2f} us ({low:.2f} .. {high:.2f})  "
-        f"{'ok' if case.correct else 'WRONG'}  {shape.protocol.name} {shape.blocks}x{shape.threads} "
-        f"units {shape.units} pause {shape.pause_ns} cluster {shape.cluster}{verdict}",
-        flush=True,
-    )
+# Fused with residual + RMSNorm, rows of 7168: what it may cost above the plain sum.
+FUSED_ROWS = {"push": (1, 4, 16), "host": (4,)}
+FUSED_ABOVE_US = {"push": 1.0, "host": 2.0}
+ROW_BYTES = 7168 * 2
+HOST_BACKENDS = ("host", "host_two_shot", "nccl")
 
 
 def main() -> None:
-    """Measure, print, and write a record when asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fabrics", nargs="+", default=["push", "host"], choices=["push", "host"])
-    parser.add_argument("--tune", action="store_true", help="try many launches and time the three fastest of each size")
-    parser.add_argument("--no-overlap", action="store_true", help="no programmatic dependent launch")
-    parser.add_argument("--replays", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=120.0, help="stop before the next size after this long")
-    parser.add_argument("--out", type=Path, help="write the raw samples to this JSON file")
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available():
+    """Measure, print as it goes, judge, and write a record where asked to."""
+    arguments = parse_arguments()
+    if count_gpus() == 0:
         sys.exit("this benchmark needs an NVIDIA GPU that torch sees")
-    # Streams that share a connection run one after the other; CUDA reads this when it starts.
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-    torch.manual_seed(0)
-    settings = {
-        "fabrics": arguments.fabrics,
-        "tune": arguments.tune,
-        "overlap": not arguments.no_overlap,
-        "replays": arguments.replays,
-        "calls_per_graph": CALLS_PER_GRAPH,
-        "world_size": 2,
-        "dtype": "bfloat16",
-        "gpu": torch.cuda.get_device_name(),
-        "cuda": torch.version.cuda,
-        "nvrtc": list(nvrtc_version()),
+    config = make_config(arguments)
+    require_gpus(config)
+    save = partial(save_record, arguments, config)
+    printed: list[int] = []
+
+    def show(done: int, total: int, rows: Sequence[GpuBenchRow]) -> None:
+        fresh = rows[sum(printed) :]
+        printed.append(len(fresh))
+        print_rows(fresh)
+        if rows and arguments.out:
+            save(rows, {}, None, ())
+
+    result = run_gpu_bench(config, show, limit_s=arguments.seconds)
+    save(result.rows, result.setups, result.empty_us, result.remarks)
+    print_summary(config, result.rows)
+    for line in (*result.remarks, *(f"{way}: {setup}" for way, setup in result.setups.items())):
+        print(line)
+    if result.empty_us is not None:
+        print(f"empty kernel in a graph: {result.empty_us:.2f} us")
+    for line in judge_targets(result.rows, "virtual" if config.virtual else arguments.transport):
+        print(line)
+    if not config.virtual:
+        print(judge_rivals(result.rows))
+    if any(row.correct is False for row in result.rows):
+        sys.exit("WRONG answers: see above")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, help="default: one per GPU")
+    parser.add_argument("--transport", choices=["nvlink", "host"], default="nvlink")
+    parser.add_argument("--virtual-ranks", type=int, default=0)
+    parser.add_argument("--tune", action="store_true", help="also time the launches that may be worth it")
+    parser.add_argument("--sizes", default="", help="such as 8KB,57344,1MB")
+    parser.add_argument("--backends", default="", help="such as push,nccl, or all")
+    parser.add_argument("--nccl-settings", default="", help="such as default,ll, or all")
+    parser.add_argument("--mode", choices=[*MODES, "both"], default="graph")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--calls", type=int, default=50, help="calls in a graph")
+    parser.add_argument("--cold-l2", action="store_true")
+    parser.add_argument("--seconds", type=float, default=480.0, help="begin no further size after this long")
+    parser.add_argument("--out", type=Path, help="write samples and machine to this JSON file after every size")
+    return parser.parse_args()
+
+
+def make_config(arguments: argparse.Namespace) -> GpuBenchConfig:
+    """Settings after defaults; sizes with a target come first, in case time runs out."""
+    virtual = arguments.virtual_ranks > 0
+    default, setting = ALL_BACKENDS, DEFAULT_SETTING
+    if virtual:
+        default = VIRTUAL_BACKENDS
+    elif arguments.transport == "host":
+        default, setting = HOST_BACKENDS, "p2p_off"
+    sizes = tuple(parse_bytes(size) for size in arguments.sizes.split(",")) if arguments.sizes else DEFAULT_SIZES
+    return GpuBenchConfig(
+        sizes=tuple(sorted(sizes, key=lambda size: (size not in TARGET_SIZES, size))),
+        world_size=arguments.virtual_ranks or arguments.ranks or count_gpus(),
+        backends=choose_names(arguments.backends, ALL_BACKENDS, default, "--backends"),
+        nccl_settings=choose_names(arguments.nccl_settings, ALL_SETTINGS, (setting,), "--nccl-settings"),
+        modes=MODES if arguments.mode == "both" else (arguments.mode,),
+        dtype=arguments.dtype,
+        iterations=arguments.iterations,
+        calls=arguments.calls,
+        cold_l2=arguments.cold_l2,
+        virtual=virtual,
+        tune=arguments.tune,
+    )
+
+
+def save_record(
+    arguments: argparse.Namespace,
+    config: GpuBenchConfig,
+    rows: Sequence[GpuBenchRow],
+    setups: dict[str, str],
+    empty_us: float | None,
+    remarks: Sequence[str],
+) -> None:
+    """Everything that a reader needs to judge or repeat it."""
+    if arguments.out is None:
+        return
+    results: dict[str, Any] = {
+        "empty_us": empty_us,
+        "remarks": list(remarks),
+        "setups": setups,
+        "rows": [
+            row.to_dict() | {"tried": row.is_candidate, "samples_us": [round(us, 3) for us in row.samples_us]}
+            for row in rows
+        ],
     }
-    results: dict[str, Any] = {}
+    settings = vars(config) | {"transport": "virtual" if config.virtual else arguments.transport}
+    machine = {
+        "gpus": read_gpu_facts(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, nccl_version())),
+    }
+    question = (__doc__ or "").splitlines()[0]
+    write_record(arguments.out, question=question, settings=settings, results=results, machine=machine)
 
-    def save(fabric: str, part: dict[str, Any]) -> None:
-        results[fabric] = part
-        if arguments.out:
-            write_record(arguments.out, question=__doc__.splitlines()[0], settings=settings, results=results)
 
-    for fabric in arguments.fabrics:
-        deadline = time.monotonic() + arguments.seconds / len(arguments.fabrics)
-        measure(fabric, arguments.tune, not arguments.no_overlap, deadline, arguments.replays, partial(save, fabric))
+def print_rows(rows: Sequence[GpuBenchRow]) -> None:
+    """One line per row, as soon as its size is done."""
+    for row in rows:
+        operation = f"{format_bytes(row.num_bytes):>9} {'fused' if row.fused else 'sum':<5} {row.mode:<5} {row.way:<20}"
+        if row.median_us is None:
+            print(f"{operation} {row.reason}", flush=True)
+            continue
+        verdict = "ok" if row.correct else "WRONG"
+        times = f"{row.median_us:8.2f} us (IQR {row.iqr_us:.2f})"
+        print(f"{operation} {times} {verdict} {row.launch or ''} x{row.num_calls}", flush=True)
+
+
+def print_summary(config: GpuBenchConfig, rows: Sequence[GpuBenchRow]) -> None:
+    """A compact table: one line per way, one column per size; launches that were only tried are left out."""
+    sizes = sorted({row.num_bytes for row in rows})
+    for mode in config.modes:
+        for fused in (False, True):
+            part = [row for row in rows if (row.mode, row.fused, row.is_candidate) == (mode, fused, False)]
+            ways = dict.fromkeys(row.way for row in part if row.median_us is not None)
+            print(f"\n{'sum + residual + norm' if fused else 'sum'}, {mode}, us")
+            print(f"{'':<22}" + "".join(f"{format_bytes(size):>10}" for size in sizes))
+            for way in ways:
+                found = {row.num_bytes: row for row in part if row.way == way}
+                print(f"{way:<22}" + "".join(f"{format_cell(found.get(size)):>10}" for size in sizes))
+    print()
+
+
+def format_cell(row: GpuBenchRow | None) -> str:
+    """The median, with a mark where the answer was wrong."""
+    if row is None or row.median_us is None:
+        return "-"
+    return f"{row.median_us:.2f}{'' if row.correct else '!'}"
+
+
+def judge_targets(rows: Sequence[GpuBenchRow], kind: str) -> list[str]:
+    """One line per target of two ranks and bf16 that was measured."""
+    picked = [row for row in rows if row.mode == "graph" and row.world_size == 2 and row.dtype == "bfloat16"]
+    lines = []
+    for backend, limits in TARGETS_US[kind].items():
+        for num_bytes, limit_us in zip(TARGET_SIZES, limits, strict=True):
+            median_us = find_us(picked, backend, num_bytes, fused=False)
+            if median_us is not None:
+                lines.append(verdict(f"{backend} {format_bytes(num_bytes)}", median_us, limit_us))
+        for num_rows in FUSED_ROWS[backend]:
+            fused_us = find_us(picked, backend, num_rows * ROW_BYTES, fused=True)
+            plain_us = find_us(picked, backend, num_rows * ROW_BYTES, fused=False)
+            if fused_us is not None and plain_us is not None:
+                what = f"{backend} fused, {num_rows} row(s), above plain"
+                lines.append(verdict(what, fused_us - plain_us, FUSED_ABOVE_US[backend]))
+    return lines
+
+
+def find_us(rows: Sequence[GpuBenchRow], backend: str, num_bytes: int, *, fused: bool) -> float | None:
+    """Median of the backend's own choice of launch."""
+    found = (row for row in rows if (row.backend, row.num_bytes, row.fused) == (backend, num_bytes, fused))
+    return next((row.median_us for row in found if not row.is_candidate and row.correct), None)
+
+
+def verdict(what: str, measured_us: float, limit_us: float) -> str:
+    """One target."""
+    outcome = "met" if measured_us <= limit_us else "MISSED"
+    return f"target {what}: {measured_us:.2f} us, at most {limit_us:g}: {outcome}"
+
+
+def judge_rivals(rows: Sequence[GpuBenchRow]) -> str:
+    """Whether ours is the fastest correct way at every size and operation, and where it is not."""
+    ours = ("push", "push_two_shot", "islands", "host", "host_two_shot", "auto")
+    lost = []
+    for mode, fused, num_bytes in sorted({(row.mode, row.fused, row.num_bytes) for row in rows}):
+        part = [row for row in rows if (row.mode, row.fused, row.num_bytes) == (mode, fused, num_bytes)]
+        best, best_ours = fastest(part), fastest(row for row in part if row.backend in ours)
+        if best is not None and best is not best_ours and best.median_us is not None:
+            own = "nothing" if best_ours is None else f"{best_ours.way} {best_ours.median_us:.2f}"
+            operation = "fused" if fused else "sum"
+            lost.append(f"{format_bytes(num_bytes)} {operation} {mode}: {best.way} {best.median_us:.2f}, ours {own}")
+    if not lost:
+        return "ours is the fastest at every size and operation"
+    return "another backend is faster at " + "; ".join(lost)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except FastverifyError as error:
+        sys.exit(f"bench_all_reduce_gpu: {error}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -73,3 +74,30 @@ def _cpu_name() -> str:
 
 def _num_numa_nodes() -> int:
     return max(1, len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))))
+
+
+def read_gpu_facts() -> dict[str, object]:
+    """What a record says about NVIDIA GPUs: names, driver, PCIe, topology. Empty without nvidia-smi."""
+    rows = _nvidia_smi(
+        "--query-gpu=name,driver_version,pcie.link.gen.max,pcie.link.width.max,clocks.max.sm,memory.total",
+        "--format=csv,noheader",
+    ).splitlines()
+    cells = [[cell.strip() for cell in row.split(",")] for row in rows if row.count(",") == 5]
+    if not cells:
+        return {}
+    return {
+        "names": [row[0] for row in cells],
+        "driver": cells[0][1],
+        "pcie": [f"Gen{row[2]} x{row[3]}" for row in cells],
+        "max_sm_clock": [row[4] for row in cells],
+        "memory": [row[5] for row in cells],
+        "topology": _nvidia_smi("topo", "-m").splitlines(),
+    }
+
+
+def _nvidia_smi(*arguments: str) -> str:
+    try:
+        answer = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""

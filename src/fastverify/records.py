@@ -18,15 +18,22 @@ from fastverify.hardware import read_machine
 SCHEMA_VERSION = 1
 
 
-def write_record(path: Path, *, question: str, settings: dict[str, Any], results: dict[str, Any]) -> None:
-    """Write one JSON record; `results` holds raw samples, not only their medians."""
+def write_record(
+    path: Path,
+    *,
+    question: str,
+    settings: dict[str, Any],
+    results: dict[str, Any],
+    machine: dict[str, Any] | None = None,
+) -> None:
+    """Write one JSON record; `results` holds raw samples, not only their medians. `machine`: facts beside the CPU's."""
     record = {
         "schema_version": SCHEMA_VERSION,
         "question": question,
         "command": " ".join(["python", *(Path(sys.argv[0]).name, *sys.argv[1:])]),
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": read_commit(),
-        "machine": read_machine().to_dict(),
+        "machine": read_machine().to_dict() | (machine or {}),
         "settings": settings,
         "results": results,
     }

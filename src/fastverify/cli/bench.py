@@ -10,8 +10,8 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
-from fastverify.cli.bench_links import bench_links
 from fastverify.cli import bench_gpu
+from fastverify.cli.bench_links import bench_links
 from fastverify.cli.bench_request import ITEM_BYTES, GpuRequest, Request, split_names
 from fastverify.cli.console import err, out, print_json, print_text
 from fastverify.cli.exit_codes import ExitCode

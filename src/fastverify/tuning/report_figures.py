@@ -115,7 +115,7 @@ def all_reduce_figure(rows: Sequence[AllReduceRow], marks: Sequence[MessageMark]
     values = [us for curve in curves for _, us in curve.points]
     sizes = [size for curve in curves for size, _ in curve.points] + [mark.num_bytes for mark in marks]
     left, right, top = 64.0, WIDTH - 150, 16.0 * len(marks) + 8
-    bottom = top + 270
+    bottom = top + max(270.0, 17.0 * len(curves))
     x = Scale(min(sizes) / 1.3, max(sizes) * 1.3, left, right, log=True)
     y = Scale(min(values) / 1.4, max(values) * 1.4, bottom, top, log=True)
     svg = Svg(WIDTH, bottom + 40, "all-reduce latency over message size")

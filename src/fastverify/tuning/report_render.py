@@ -5,7 +5,7 @@ Layout is in templates/; figures come from report_anatomy.py and report_figures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,8 +15,11 @@ from fastverify.servers.server import Setting
 from fastverify.tuning import report_anatomy, report_figures, report_words
 from fastverify.tuning.all_reduce_table import AllReduceRow
 from fastverify.tuning.outcome import MEANINGS
-from fastverify.tuning.report_types import Report
+from fastverify.tuning.report_types import MessageMark, Report
 from fastverify.tuning.result import ExperimentSummary
+
+# Arbitrary: above this many curves, sums and fused norms get a figure each.
+MAX_CURVES = 6
 
 
 def render_html(report: Report) -> str:
@@ -40,15 +43,24 @@ def render_markdown(report: Report) -> str:
     return environment.get_template("report.md.j2").render(**_common(report), rows=rows)
 
 
-def render_all_reduce_html(rows: Sequence[AllReduceRow], title: str) -> str:
-    """A page with the curves of one all-reduce benchmark; at least one row was measured."""
-    missing = {row.backend: row.reason for row in rows if row.reason}
+def render_all_reduce_html(rows: Sequence[AllReduceRow], title: str, marks: Mapping[str, float] | None = None) -> str:
+    """A page with the curves of one all-reduce benchmark; at least one row was measured. `marks`: label -> bytes."""
+    missing = {row.backend: row.reason for row in rows if row.reason and row.median_us is None}
+    for row in rows:
+        if row.median_us is not None:
+            missing.pop(row.backend, None)
+    curves = {(row.backend, row.fused) for row in rows if row.median_us}
+    parts = [[row for row in rows if row.fused is fused] for fused in (False, True)]
+    if len(curves) <= MAX_CURVES:
+        parts = [list(rows)]
+    sizes = [MessageMark(label=label, num_bytes=num_bytes) for label, num_bytes in (marks or {}).items()]
+    figures = [report_figures.all_reduce_figure(part, sizes) for part in parts if any(row.median_us for row in part)]
     return (
         _environment(autoescape=True)
         .get_template("all_reduce.html.j2")
         .render(
             title=title,
-            figure=Markup(report_figures.all_reduce_figure(rows, [])),
+            figure=Markup("".join(figures)),
             reasons=[f"{backend} did not run: {reason}" for backend, reason in missing.items()],
         )
     )

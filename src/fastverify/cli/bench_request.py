@@ -1,0 +1,59 @@
+"""What the options of `fastverify bench all-reduce` ask for, before it is known what this machine can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastverify.errors import ConfigError
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MODES = {"": ("graph",), "graph": ("graph",), "eager": ("eager",), "both": ("graph", "eager")}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Options of every device; "" and None leave it to the device."""
+
+    sizes: str
+    model: Path | None
+    batch: int
+    k: int
+    world_size: int | None
+    dtype: str
+    iterations: int
+    backends: str
+
+
+@dataclass(frozen=True)
+class GpuRequest:
+    """Options that only GPUs have."""
+
+    virtual_ranks: int = 0
+    nccl_settings: str = ""
+    mode: str = ""
+    cold_l2: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f"--mode must be one of {', '.join(filter(None, MODES))}, got {self.mode!r}.")
+        if self.virtual_ranks == 1:
+            raise ConfigError("--virtual-ranks needs 2 or more ranks, got 1.")
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Modes to measure."""
+        return MODES[self.mode]
+
+    def require_unused(self) -> None:
+        """Raises ConfigError where one of them was given for a run on the CPU."""
+        given = [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value]
+        if given:
+            raise ConfigError(
+                f"{', '.join(given)}: for GPUs only, and this run is on the CPU. Add --device cuda if there is a GPU."
+            )
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Names of a comma-separated option."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(","))) if text else ()

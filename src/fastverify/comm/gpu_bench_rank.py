@@ -1,0 +1,223 @@
+"""One rank of the GPU benchmark, as a lane's worker: sets backends up, prepares cases, times blocks, checks again.
+
+Ranks align over gloo on the CPU before every sample, and compare their answers bit by bit. It asks the backends nothing
+but their contract. Rank processes import neither the compiled CPU modules nor the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastverify.comm import gpu_timing
+from fastverify.comm.backend import Support
+from fastverify.comm.gloo import GlooBackend
+from fastverify.comm.gpu_backends import find_gpu_backend
+from fastverify.comm.gpu_bench import (
+    OURS,
+    Inputs,
+    L2Flush,
+    Operation,
+    SlotPool,
+    check_chain,
+    check_once,
+    graph_calls,
+    make_inputs,
+    make_step,
+    time_eager,
+)
+from fastverify.comm.gpu_bench_rows import CaseKey, GpuBenchConfig, Prepared
+from fastverify.comm.gpu_launches import find_candidate, launch_text, picked_launch_text
+from fastverify.comm.group import Group, close_group, create_group
+
+# Processes that share a GPU run in turns of milliseconds, so a long chain would take for ever.
+_CALLS_ON_A_SHARED_GPU = 4
+_EMPTY_NODES = 50
+
+
+@dataclass
+class _Case:
+    """One prepared case; `graph` is None in eager mode."""
+
+    operation: Operation
+    inputs: Inputs
+    num_calls: int
+    graph: torch.cuda.CUDAGraph | None = None
+
+
+class GpuRank:
+    """Answers the questions of gpu_bench_run.py. Every rank gets the same ones in the same order."""
+
+    def __init__(self, config: GpuBenchConfig, rank: int, folder: str) -> None:
+        num_gpus = torch.cuda.device_count()
+        self._config = config
+        self._folder = Path(folder)
+        self._rank = rank
+        self._shares_gpu = config.world_size > num_gpus
+        self._device = torch.device("cuda", rank % num_gpus)
+        torch.cuda.set_device(self._device)
+        torch.set_num_threads(1)
+        self._align_group = self._open_group("align")
+        self._gloo = GlooBackend(self._align_group)
+        self._stream = gpu_timing.timing_stream(self._device)
+        self._backends: dict[str, tuple[Group, Any]] = {}
+        self._cases: dict[CaseKey, _Case] = {}
+        self._at_size: tuple[int, Inputs, SlotPool] | None = None
+        self._flush = L2Flush(self._device) if config.cold_l2 else None
+
+    def create(self, name: str) -> Support:
+        """Set a backend up; `ok` is the same on every rank, the reason belongs to a rank that cannot."""
+        group = self._open_group(name)
+        support = self._agree(self._find_support(group, name))
+        if not support.ok:
+            close_group(group)
+            return support
+        with torch.cuda.stream(self._stream):
+            self._backends[name] = (group, _create(group, name))
+            self._stream.synchronize()
+        return Support(True, _describe(self._backends[name][1], name))
+
+    def prepare(self, key: CaseKey) -> Prepared:
+        """Check one call, capture the graph, check what it leaves."""
+        backend = self._backends[key.backend][1]
+        num_elements = key.num_bytes // self._config.itemsize
+        inputs, pool = self._open_size(key.num_bytes)
+        support = self._agree(backend.can_run(num_elements, inputs.residual.dtype))
+        if not support.ok:
+            return Prepared(ok=False, reason=support.reason)
+        launch = find_candidate(key, self._config.world_size)
+        operation = Operation(make_step(backend, key, inputs.weight, launch), pool)
+        case = _Case(operation, inputs, 1 if key.mode == "eager" else self._graph_calls())
+        with torch.cuda.stream(self._stream):
+            correct = self._check_single(key, case)
+            if key.mode == "graph":
+                operation.rewind()
+                case.graph = gpu_timing.capture(operation.call, case.num_calls)
+                correct &= self._check_graph(key, case)
+        self._cases[key] = case
+        num_rows, row_bytes = inputs.residual.shape[0], inputs.weight.nbytes
+        text = launch_text(launch) if launch else picked_launch_text(backend, key, num_rows, row_bytes)
+        return Prepared(ok=True, correct=correct, num_calls=case.num_calls, launch=text)
+
+    def turn(self, key: CaseKey, num_samples: int) -> list[float]:
+        """Microseconds per call, one number per sample."""
+        case = self._cases[key]
+        with torch.cuda.stream(self._stream):
+            if case.graph is None:
+                return time_eager(case.operation.call, self._refill(case), self._align, num_samples)
+            return gpu_timing.time_replays(case.graph, case.num_calls, num_samples, self._refill(case), self._align)
+
+    def finish(self, key: CaseKey) -> bool:
+        """Check once more and let go of the case."""
+        case = self._cases.pop(key)
+        with torch.cuda.stream(self._stream):
+            if case.graph is None:
+                return self._check_single(key, case)
+            return self._check_graph(key, case)
+
+    def time_empty(self, num_samples: int) -> list[float]:
+        """Microseconds per node of a graph of kernels that do nothing: the floor of every time here."""
+        with torch.cuda.stream(self._stream):
+            _do_nothing()
+            graph = gpu_timing.capture(_do_nothing, _EMPTY_NODES)
+            return gpu_timing.time_replays(graph, _EMPTY_NODES, num_samples, None, self._align)
+
+    def close(self) -> None:
+        """Let go of everything; errors of libraries no longer matter."""
+        self._cases.clear()
+        torch.cuda.synchronize(self._device)
+        for group, backend in self._backends.values():
+            with suppress(Exception):
+                backend.close()
+            close_group(group)
+        self._gloo.close()
+        close_group(self._align_group)
+
+    def _open_group(self, name: str) -> Group:
+        rendezvous = (self._folder / f"meet-{name}").as_uri()
+        return create_group(self._rank, self._config.world_size, rendezvous, device=self._device)
+
+    def _find_support(self, group: Group, name: str) -> Support:
+        if self._shares_gpu and name not in OURS:
+            return Support(False, f"{self._config.world_size} ranks share {torch.cuda.device_count()} GPU(s)")
+        if name == "auto":
+            return Support(True)
+        return find_gpu_backend(name).find_support(group)
+
+    def _agree(self, support: Support) -> Support:
+        all_ok = self._gloo.all_gather(torch.tensor([support.ok])).flatten().tolist()
+        if all(all_ok) or not support.ok:
+            return support
+        return Support(False, f"rank(s) {[rank for rank, ok in enumerate(all_ok) if not ok]} cannot")
+
+    def _open_size(self, num_bytes: int) -> tuple[Inputs, SlotPool]:
+        if self._at_size is None or self._at_size[0] != num_bytes:
+            self._at_size = None
+            inputs = make_inputs(self._config, num_bytes, self._device)
+            num_slots = self._graph_calls() if self._config.cold_l2 else 1
+            self._at_size = (num_bytes, inputs, SlotPool(inputs.residual, num_slots))
+            torch.cuda.synchronize(self._device)  # it was made on another stream than it will be used on
+        return self._at_size[1:]
+
+    def _graph_calls(self) -> int:
+        num_calls = graph_calls(self._config)
+        return min(num_calls, _CALLS_ON_A_SHARED_GPU) if self._shares_gpu else num_calls
+
+    def _refill(self, case: _Case) -> Callable[[], None]:
+        """What must come before every sample: the inputs as they were, and where asked for nothing in the L2 cache."""
+
+        def refill() -> None:
+            if case.graph is None:
+                case.operation.rewind()
+            case.operation.pool.fill(case.inputs.integers[self._rank], case.inputs.residual)
+            if self._flush is not None:
+                self._flush.run()
+
+        return refill
+
+    def _align(self) -> None:
+        self._gloo.all_gather(torch.zeros(1))
+
+    def _check_single(self, key: CaseKey, case: _Case) -> bool:
+        operation, inputs = case.operation, case.inputs
+        operation.rewind()
+        operation.pool.fill(inputs.random[self._rank], inputs.residual)
+        output = operation.call()
+        slot = operation.pool.slots[0]
+        correct = check_once(key, slot, output, inputs, self._config.world_size)
+        return self._same_bits([output, slot.residual]) and correct
+
+    def _check_graph(self, key: CaseKey, case: _Case) -> bool:
+        assert case.graph is not None
+        operation, inputs = case.operation, case.inputs
+        operation.pool.fill(inputs.integers[self._rank], inputs.residual)
+        case.graph.replay()
+        correct = check_chain(key, operation, inputs, self._config.world_size, case.num_calls)
+        return self._same_bits([operation.outputs[-1], operation.pool.slots[-1].residual]) and correct
+
+    def _same_bits(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether every rank holds these bits. A collective: every rank must come here, whatever it found before."""
+        gathered = [self._gloo.all_gather(tensor.cpu().reshape(-1).view(torch.uint8)) for tensor in tensors]
+        return all(bool((parts == parts[0]).all()) for parts in gathered)
+
+
+def _create(group: Group, name: str) -> Any:
+    if name == "auto":
+        return import_module("fastverify.comm.gpu_chooser").choose_gpu(group, "auto")[0]
+    return find_gpu_backend(name).create(group)
+
+
+def _describe(backend: Any, name: str) -> str:
+    """What it is in a few words, and whether results go beside the input."""
+    summary = "what the chooser picks at each size" if name == "auto" else find_gpu_backend(name).summary
+    return f"{summary}; {'out of place' if hasattr(backend, 'all_reduce_out') else 'in place'}"
+
+
+def _do_nothing() -> None:
+    torch.cuda._sleep(0)  # type: ignore[no-untyped-call]  # a kernel that ends at once

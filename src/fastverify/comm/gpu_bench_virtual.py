@@ -1,0 +1,231 @@
+"""The GPU benchmark with virtual ranks: all ranks in one process on one GPU, as the one worker of a lane.
+
+It answers the same questions as gpu_bench_rank.py. A graph has one branch per rank. No link is measured and no library
+can take part, since each wants a process and a GPU per rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastverify.comm import gpu_timing
+from fastverify.comm.backend import SUPPORTED, Support
+from fastverify.comm.cuda.launch import Launch, Protocol
+from fastverify.comm.cuda.rank import CudaRank
+from fastverify.comm.cuda.virtual_ranks import VirtualRanks
+from fastverify.comm.gpu_backends import find_gpu_backend
+from fastverify.comm.gpu_bench import (
+    Inputs,
+    L2Flush,
+    Operation,
+    SlotPool,
+    check_chain,
+    check_once,
+    graph_calls,
+    make_inputs,
+    make_step,
+    time_eager,
+)
+from fastverify.comm.gpu_bench_rows import CaseKey, GpuBenchConfig, Prepared
+from fastverify.comm.gpu_launches import FABRICS, find_candidate, launch_text, list_candidates, picked_launch_text
+
+VIRTUAL_BACKENDS = tuple(FABRICS)
+_EMPTY_NODES = 50
+
+
+@dataclass(frozen=True)
+class _RankBackend:
+    """One virtual rank as the steps of gpu_bench.py call a backend; `launch` is for algorithms no rule picks."""
+
+    rank: CudaRank
+    launch: Launch | None
+
+    def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return self.rank.all_reduce(x, out, self.launch)
+
+    def all_reduce_residual_rmsnorm_out(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
+    ) -> torch.Tensor:
+        return self.rank.all_reduce_residual_rmsnorm(x, residual, weight, eps, out)
+
+
+@dataclass
+class _Case:
+    """One prepared case: an operation per rank; `graph` is None in eager mode."""
+
+    virtual: VirtualRanks
+    operations: list[Operation]
+    inputs: Inputs
+    num_calls: int
+    graph: torch.cuda.CUDAGraph | None = None
+
+    def call(self) -> None:
+        """The next call of every rank."""
+        self.virtual.run(lambda rank: self.operations[rank.rank].call())
+
+    def call_all(self, rank: CudaRank) -> None:
+        """All calls of one rank, for its branch of the graph."""
+        for _ in range(self.num_calls):
+            self.operations[rank.rank].call()
+
+
+class VirtualBench:
+    """All ranks of a benchmark; `rank` is 0 and the folder is not used."""
+
+    def __init__(self, config: GpuBenchConfig, rank: int, folder: str) -> None:
+        del rank, folder
+        self._config = config
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        self._stream = gpu_timing.timing_stream(self._device)
+        self._virtual: dict[str, VirtualRanks] = {}
+        self._cases: dict[CaseKey, _Case] = {}
+        self._at_size: tuple[int, Inputs, list[SlotPool]] | None = None
+        self._flush = L2Flush(self._device) if config.cold_l2 else None
+
+    def create(self, name: str) -> Support:
+        """Set up the inboxes of a backend."""
+        self._virtual[name] = VirtualRanks(
+            self._config.world_size,
+            "host" if FABRICS[name] == "host" else "push",
+            max_bytes=max(self._config.sizes),
+            device=str(self._device),
+        )
+        return Support(True, f"{find_gpu_backend(name).summary}; out of place")
+
+    def prepare(self, key: CaseKey) -> Prepared:
+        """Check one call, capture the graph, check what it leaves."""
+        virtual = self._virtual[key.backend]
+        support, launch = self._find_launch(key)
+        if not support.ok:
+            return Prepared(ok=False, reason=support.reason)
+        inputs, pools = self._open_size(key.num_bytes)
+        backends = [_RankBackend(rank, launch) for rank in virtual.ranks]
+        tried = launch if key.candidate is not None else None
+        steps = [make_step(backend, key, inputs.weight, tried) for backend in backends]
+        num_calls = 1 if key.mode == "eager" else graph_calls(self._config)
+        operations = [Operation(step, pool) for step, pool in zip(steps, pools, strict=True)]
+        case = _Case(virtual, operations, inputs, num_calls)
+        if launch is not None:
+            virtual.check_fits(launch)
+        with torch.cuda.stream(self._stream):
+            correct = self._check_single(key, case)
+            if key.mode == "graph":
+                self._rewind(case)
+                case.graph = virtual.capture(case.call_all)
+                correct &= self._check_graph(key, case)
+        self._cases[key] = case
+        num_rows, row_bytes = inputs.residual.shape[0], inputs.weight.nbytes
+        text = launch_text(launch) if launch else picked_launch_text(backends[0], key, num_rows, row_bytes)
+        return Prepared(ok=True, correct=correct, num_calls=num_calls, launch=text)
+
+    def turn(self, key: CaseKey, num_samples: int) -> list[float]:
+        """Microseconds per call, one number per sample, of the last rank to end."""
+        case = self._cases[key]
+
+        def refill() -> None:
+            if case.graph is None:
+                self._rewind(case)
+            self._fill(case, case.inputs.integers)
+            if self._flush is not None:
+                self._flush.run()
+
+        with torch.cuda.stream(self._stream):
+            if case.graph is None:
+                samples_us = time_eager(case.call, refill, lambda: None, num_samples)
+            else:
+                samples_us = gpu_timing.time_replays(case.graph, case.num_calls, num_samples, refill)
+        case.virtual.check()
+        return samples_us
+
+    def finish(self, key: CaseKey) -> bool:
+        """Check once more and let go of the case."""
+        case = self._cases.pop(key)
+        with torch.cuda.stream(self._stream):
+            return self._check_single(key, case) if case.graph is None else self._check_graph(key, case)
+
+    def time_empty(self, num_samples: int) -> list[float]:
+        """Microseconds per node of a graph with a branch of empty kernels per rank."""
+        launch = Launch(Protocol.LINES, 1, 32)
+
+        def work(rank: CudaRank) -> None:
+            for _ in range(_EMPTY_NODES):
+                rank.start_empty(launch)
+
+        with (
+            VirtualRanks(self._config.world_size, device=str(self._device)) as virtual,
+            torch.cuda.stream(self._stream),
+        ):
+            virtual.run(work)
+            virtual.check()
+            return gpu_timing.time_replays(virtual.capture(work), _EMPTY_NODES, num_samples)
+
+    def close(self) -> None:
+        """Free the inboxes."""
+        self._cases.clear()
+        for virtual in self._virtual.values():
+            virtual.close()
+
+    def _find_launch(self, key: CaseKey) -> tuple[Support, Launch | None]:
+        """The launch to ask for; None leaves it to the fabric's rules, which pick one-shot kernels only."""
+        world_size = self._config.world_size
+        if key.candidate is not None:
+            return SUPPORTED, find_candidate(key, world_size)
+        if key.backend in ("push", "host"):
+            return SUPPORTED, None
+        if key.fused:
+            return Support(False, f"{key.backend} has no fused kernel between virtual ranks"), None
+        launches = list_candidates(key.backend, world_size, key.num_bytes, fused=False)
+        if not launches:
+            return Support(False, f"{key.backend} cannot run with {world_size} ranks"), None
+        return SUPPORTED, launches[0]
+
+    def _open_size(self, num_bytes: int) -> tuple[Inputs, list[SlotPool]]:
+        if self._at_size is None or self._at_size[0] != num_bytes:
+            self._at_size = None
+            inputs = make_inputs(self._config, num_bytes, self._device)
+            num_slots = graph_calls(self._config) if self._config.cold_l2 else 1
+            pools = [SlotPool(inputs.residual, num_slots) for _ in range(self._config.world_size)]
+            self._at_size = (num_bytes, inputs, pools)
+            torch.cuda.synchronize(self._device)
+        return self._at_size[1:]
+
+    def _rewind(self, case: _Case) -> None:
+        for operation in case.operations:
+            operation.rewind()
+
+    def _fill(self, case: _Case, sources: tuple[torch.Tensor, ...]) -> None:
+        for operation, source in zip(case.operations, sources, strict=True):
+            operation.pool.fill(source, case.inputs.residual)
+
+    def _check_single(self, key: CaseKey, case: _Case) -> bool:
+        self._rewind(case)
+        self._fill(case, case.inputs.random)
+        case.call()
+        case.virtual.check()
+        slots = [operation.pool.slots[0] for operation in case.operations]
+        outputs = [operation.outputs[0] for operation in case.operations]
+        correct = check_once(key, slots[0], outputs[0], case.inputs, self._config.world_size)
+        return correct and _same_bits(outputs) and _same_bits([slot.residual for slot in slots])
+
+    def _check_graph(self, key: CaseKey, case: _Case) -> bool:
+        assert case.graph is not None
+        self._fill(case, case.inputs.integers)
+        case.graph.replay()
+        torch.cuda.current_stream().synchronize()
+        case.virtual.check()
+        first, world_size = case.operations[0], self._config.world_size
+        residuals: list[Any] = [operation.pool.slots[-1].residual for operation in case.operations]
+        return (
+            check_chain(key, first, case.inputs, world_size, case.num_calls)
+            and _same_bits([operation.outputs[-1] for operation in case.operations])
+            and _same_bits(residuals)
+        )
+
+
+def _same_bits(tensors: list[torch.Tensor]) -> bool:
+    """Whether all hold the same bits."""
+    views = [tensor.view(torch.uint8) for tensor in tensors]
+    return all(torch.equal(views[0], view) for view in views[1:])
