@@ -48,13 +48,13 @@ inline uint4 load_line(const u8* address) {
 #include FV_SOURCE
 
 extern "C" void run_ping_pong(const PingCall* first, const PingCall* second) {
-  std::thread other([second] { fv_ping_pong(*second); });
-  fv_ping_pong(*first);
+  std::thread other([second] { fastverify_ping_pong(*second); });
+  fastverify_ping_pong(*first);
   other.join();
 }
 
 extern "C" void run_stream(int loads, const StreamCall* call, unsigned blocks, unsigned threads) {
   gridDim.x = blocks, blockDim.x = threads;
   for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
-    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) loads ? fv_load_stream(*call) : fv_store_stream(*call);
+    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) loads ? fastverify_load_stream(*call) : fastverify_store_stream(*call);
 }

@@ -22,7 +22,7 @@ from fastverify.comm.cuda.driver_calls import DriverError, call_driver, open_dri
 from fastverify.errors import CommTimeoutError, EnvironmentMissingError, UnsupportedError
 
 SPEC = KernelSpec("links.cu", (("FV_CLUSTER", 1),))
-FUNCTIONS = ("fv_ping_pong", "fv_store_stream", "fv_load_stream")
+FUNCTIONS = ("fastverify_ping_pong", "fastverify_store_stream", "fastverify_load_stream")
 MAX_ROUNDS = 4096  # must match MAX_ROUNDS in sources/links.cu
 _DONE = 1  # must match sources/links.cu
 _LINE_BYTES = 16
@@ -235,7 +235,7 @@ def time_flag_us(starter: PingSide, answerer: PingSide, results: HostMemory, *, 
         call.result = results.device_address(side.gpu) + place * size
         call.spin_bound, call.rounds = _SPIN_BOUND_CYCLES, _ROUNDS
         call.starts, call.release = int(side is starter), int(release)
-        side.gpu.start("fv_ping_pong", 1, 1, call, side.stream)
+        side.gpu.start("fastverify_ping_pong", 1, 1, call, side.stream)
     answerer.gpu.synchronize()
     starter.gpu.synchronize()
     result = _PingResult.from_address(results.address + size)

@@ -42,7 +42,7 @@ from fastverify.errors import FastverifyError, UnsupportedError
 
 ALL = -1
 CROSSING = "gpus behind other ports"
-_KERNELS = {Quantity.STORE: "fv_store_stream", Quantity.LOAD: "fv_load_stream"}
+_KERNELS = {Quantity.STORE: "fastverify_store_stream", Quantity.LOAD: "fastverify_load_stream"}
 _FLAGS = {Quantity.FLAG: False, Quantity.RELEASE_FLAG: True}
 _FLAG_DISTANCE = 256
 _CLEARED_BYTES = 4096

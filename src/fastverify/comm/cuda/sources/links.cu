@@ -1,8 +1,8 @@
 // What a link can do, measured by kernels: the time of one flag, and the rate of stores and of loads.
 //
-// fv_ping_pong: one thread per side. The starter writes the number of a round into the other side's memory, the other
+// fastverify_ping_pong: one thread per side. The starter writes the number of a round into the other side's memory, the other
 // side answers into the starter's. Each side polls memory that only the peer writes. A round trip is two flights.
-// fv_store_stream, fv_load_stream: every block goes over its part of one target again and again, 16 bytes per access.
+// fastverify_store_stream, fastverify_load_stream: every block goes over its part of one target again and again, 16 bytes per access.
 // Never the copy engines: an all-reduce kernel does not use them either.
 //
 // Ordering: with `release` the store and the load pair as release and acquire at system scope, as flags after data do;
@@ -70,7 +70,7 @@ __device__ __forceinline__ bool wait_for_flag(const PingCall& call, u32 round, l
   return true;
 }
 
-extern "C" __global__ void fv_ping_pong(const __grid_constant__ PingCall call) {
+extern "C" __global__ void fastverify_ping_pong(const __grid_constant__ PingCall call) {
   __shared__ u32 trip_cycles[MAX_ROUNDS];
   const long long start_clock = clock64();
   const u64 start_ns = read_global_ns();
@@ -106,7 +106,7 @@ __device__ __forceinline__ Part part_of(const StreamCall& call) {
   return part;
 }
 
-extern "C" __global__ void fv_store_stream(const __grid_constant__ StreamCall call) {
+extern "C" __global__ void fastverify_store_stream(const __grid_constant__ StreamCall call) {
   const Part part = part_of(call);
   for (u32 repeat = 0; repeat < call.repeats; ++repeat) {
     for (u64 line = part.first; line < call.lines_per_target; line += part.stride) {
@@ -115,7 +115,7 @@ extern "C" __global__ void fv_store_stream(const __grid_constant__ StreamCall ca
   }
 }
 
-extern "C" __global__ void fv_load_stream(const __grid_constant__ StreamCall call) {
+extern "C" __global__ void fastverify_load_stream(const __grid_constant__ StreamCall call) {
   constexpr int IN_FLIGHT = 4;
   const Part part = part_of(call);
   u32 seen = 0;
