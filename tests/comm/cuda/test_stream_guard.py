@@ -16,6 +16,7 @@ class FakeStreams:
 
     captures: dict[int, int] = field(default_factory=dict)
     busy: set[int] = field(default_factory=set)
+    ends_after: int = 0
     questions: int = 0
 
     def capture_id(self, stream: int) -> int:
@@ -25,6 +26,8 @@ class FakeStreams:
     def is_done(self, stream: int) -> bool:
         self.questions += 1
         assert stream not in self.captures, "a query of a stream under capture breaks the capture"
+        if self.ends_after and self.questions > self.ends_after:
+            self.busy.discard(stream)
         return stream not in self.busy
 
 
@@ -53,6 +56,13 @@ def test_another_stream_must_wait_for_the_end_of_the_first() -> None:
     streams.busy = {SECOND}
     with pytest.raises(UnsupportedError, match="0xb of rank 3 has not ended"):
         guard.admit(FIRST)
+
+
+def test_a_stream_that_is_about_to_end_is_waited_for() -> None:
+    guard, streams = open_guard()
+    guard.admit(FIRST)
+    streams.busy, streams.ends_after = {FIRST}, streams.questions + 5
+    guard.admit(SECOND)
 
 
 def test_a_capture_may_use_a_stream_of_its_own_while_the_first_is_busy() -> None:

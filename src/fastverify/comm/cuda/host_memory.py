@@ -87,7 +87,7 @@ class HostMemory:
     ) -> None:
         self._group = group
         self._driver: HostDriver = driver or CudaHostDriver()
-        self._stride = -(-inbox_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._stride = shared_bytes(inbox_bytes, 1)
         self._bytes: torch.Tensor | None = None
         self._is_registered = False
         self._device_address = 0
@@ -166,6 +166,11 @@ class HostMemory:
             self._driver.register(address, self.num_bytes)
             self._is_registered = True
             self._device_address = self._driver.device_address(address)
+
+
+def shared_bytes(inbox_bytes: int, world_size: int) -> int:
+    """Size of the mapping that holds every rank's inbox."""
+    return -(-inbox_bytes // _ALIGNMENT) * _ALIGNMENT * world_size
 
 
 def find_room(num_bytes: int, folder: Path = _FOLDER) -> Support:

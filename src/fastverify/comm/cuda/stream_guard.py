@@ -2,7 +2,7 @@
 
 The rule, for the calls that the CPU makes:
 1. The stream of the last eager call may go on, eager or captured, at the price of one comparison.
-2. Another stream may take over for eager calls once all work of the last one has ended.
+2. Another stream may take over for eager calls once all work of the last one has ended, or is just about to.
 3. A capture may use one stream, whichever it is, unless the capture has spread to the stream of the eager calls.
 Waiting for an event of the first stream is not enough, since the driver does not tell who waits for whom: synchronise
 the first stream. Replays of a graph cannot be seen from here: replay on the stream of the eager calls, or synchronise
@@ -11,12 +11,16 @@ in between. Streams are known by their handles.
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 from fastverify.comm.cuda.driver_calls import DriverError, call_driver, open_driver
 from fastverify.errors import UnsupportedError
 
 NOT_CAPTURING = 0
+# Arbitrary: servers warm up on one stream and go on with another; what they have queued ends in a few milliseconds.
+GRACE_S = 0.02
+_POLL_S = 0.0005
 
 
 class StreamQueries(Protocol):
@@ -95,4 +99,9 @@ class StreamGuard:
 
     def _has_ended(self, stream: int) -> bool:
         # A query of a stream under capture would break the capture.
-        return self._queries.capture_id(stream) == NOT_CAPTURING and self._queries.is_done(stream)
+        if self._queries.capture_id(stream) != NOT_CAPTURING:
+            return False
+        deadline_s = time.monotonic() + GRACE_S
+        while not (is_done := self._queries.is_done(stream)) and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+        return is_done
