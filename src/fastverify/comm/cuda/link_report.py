@@ -13,6 +13,8 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
+from fastverify.errors import ConfigError
+
 # GB/s of one lane in one direction after line coding. Source: PCI Express base specifications 1.0 to 6.0.
 _LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 # Published: 53 to 56 of 63 GB/s on Gen5 x16 (vLLM issue 56128 and others); packet headers take the rest.
@@ -128,6 +130,22 @@ class LinkReport:
             "rows": [{**asdict(row), "unit": row.quantity.unit} for row in self.rows],
         }
 
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> LinkReport:
+        """What `to_dict` made; verdicts are worked out anew. Raises ConfigError for another document."""
+        try:
+            return cls(
+                gpus=tuple(_read_gpu(gpu) for gpu in document["gpus"]),
+                pairs=tuple(PairAccess(**pair) for pair in document["pairs"]),
+                rows=tuple(_read_row(row) for row in document["rows"]),
+                num_host_nodes=document["num_host_nodes"],
+                cuda_version=document["cuda_version"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"links are read from what `fastverify bench links --json` prints, but this is not it: {error!r}."
+            ) from error
+
     def find(self, quantity: Quantity, pattern: Pattern = Pattern.ALONE, target: str = "gpu") -> list[LinkRow]:
         """Rows with a value whose target starts with `target`."""
         return [
@@ -145,6 +163,16 @@ class LinkReport:
     def uses_nvlink(self) -> bool:
         """Whether every GPU has one, so that peer memory does not go over PCIe."""
         return bool(self.gpus) and all(gpu.num_nvlinks for gpu in self.gpus)
+
+
+def _read_gpu(gpu: dict[str, Any]) -> GpuLinks:
+    states = {name: value and PcieState(**value) for name, value in gpu.items() if name.startswith("pcie_")}
+    return GpuLinks(**{**gpu, **states})
+
+
+def _read_row(row: dict[str, Any]) -> LinkRow:
+    fields = {name: value for name, value in row.items() if name != "unit"}
+    return LinkRow(**{**fields, "quantity": Quantity(row["quantity"]), "pattern": Pattern(row["pattern"])})
 
 
 @dataclass(frozen=True)
