@@ -28,7 +28,6 @@ from fastverify.comm.accuracy import (
 from fastverify.comm.cuda.launch import Launch
 from fastverify.comm.gpu_bench_rows import CaseKey, GpuBenchConfig
 from fastverify.comm.gpu_timing import chain_factor, num_safe_calls
-from fastverify.units import US_PER_MS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 EPS = 1e-6
@@ -178,18 +177,6 @@ class Operation:
         return self.outputs[i]
 
 
-class L2Flush:
-    """A buffer twice as large as the L2 cache."""
-
-    def __init__(self, device: torch.device) -> None:
-        num_bytes = 2 * torch.cuda.get_device_properties(device).L2_cache_size
-        self._buffer = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-
-    def run(self) -> None:
-        """Enqueue writing over all of it."""
-        self._buffer.fill_(1)
-
-
 def graph_calls(config: GpuBenchConfig) -> int:
     """Calls of one graph: as asked for, or as many as stay finite."""
     return min(config.calls, num_safe_calls(DTYPES[config.dtype], config.world_size, largest_input=_LARGEST_INTEGER))
@@ -229,25 +216,3 @@ def _hop_error(terms: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tenso
 
 def _is_norm(output: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> bool:
     return is_within(output, norm_exactly(residual, weight, EPS), norm_error_bound(residual, weight, EPS))
-
-
-def time_eager(
-    call: Callable[[], object], prepare: Callable[[], object], align: Callable[[], object], iterations: int
-) -> list[float]:
-    """Microseconds of single calls that the host launches on an idle GPU: what a server without graphs waits for.
-
-    A call that is not timed brings the ranks together before each; its end lets all hosts go on at nearly one time.
-    """
-    samples_us = []
-    for _ in range(iterations):
-        prepare()
-        align()
-        call()
-        torch.cuda.current_stream().synchronize()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        samples_us.append(start.elapsed_time(end) * US_PER_MS)
-    return samples_us

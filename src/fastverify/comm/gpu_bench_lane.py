@@ -13,8 +13,8 @@ from typing import Any
 from fastverify.comm.bench_lanes import Failure, Lane, LaneError, LaneSpec
 from fastverify.comm.gpu_bench_rows import CaseKey, Prepared
 
-# Arbitrary: compiling kernels, importing vLLM or connecting NCCL takes seconds, not minutes.
-CREATE_TIMEOUT_S = 120.0
+# Arbitrary: compiling kernels, importing vLLM, or a chooser that measures takes seconds up to a minute.
+CREATE_TIMEOUT_S = 180.0
 PREPARE_TIMEOUT_S = 60.0
 TURN_TIMEOUT_S = 30.0
 

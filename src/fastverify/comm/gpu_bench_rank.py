@@ -15,14 +15,12 @@ from typing import Any
 
 import torch
 
-from fastverify.comm import gpu_timing
 from fastverify.comm.backend import Support
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.gpu_backends import find_gpu_backend
 from fastverify.comm.gpu_bench import (
     OURS,
     Inputs,
-    L2Flush,
     Operation,
     SlotPool,
     check_chain,
@@ -30,8 +28,8 @@ from fastverify.comm.gpu_bench import (
     graph_calls,
     make_inputs,
     make_step,
-    time_eager,
 )
+from fastverify.comm.gpu_bench_device import BenchDevice, CudaDevice
 from fastverify.comm.gpu_bench_rows import CaseKey, GpuBenchConfig, Prepared
 from fastverify.comm.gpu_launches import find_candidate, launch_text, picked_launch_text
 from fastverify.comm.group import Group, close_group, create_group
@@ -48,28 +46,29 @@ class _Case:
     operation: Operation
     inputs: Inputs
     num_calls: int
-    graph: torch.cuda.CUDAGraph | None = None
+    graph: Any = None
 
 
 class GpuRank:
     """Answers the questions of gpu_bench_run.py. Every rank gets the same ones in the same order."""
 
-    def __init__(self, config: GpuBenchConfig, rank: int, folder: str) -> None:
-        num_gpus = torch.cuda.device_count()
+    def __init__(
+        self,
+        config: GpuBenchConfig,
+        rank: int,
+        folder: str,
+        open_device: Callable[[int, int], BenchDevice] = CudaDevice,
+    ) -> None:
+        torch.set_num_threads(1)
         self._config = config
         self._folder = Path(folder)
         self._rank = rank
-        self._shares_gpu = config.world_size > num_gpus
-        self._device = torch.device("cuda", rank % num_gpus)
-        torch.cuda.set_device(self._device)
-        torch.set_num_threads(1)
+        self._gpu = open_device(rank, config.world_size)
         self._align_group = self._open_group("align")
         self._gloo = GlooBackend(self._align_group)
-        self._stream = gpu_timing.timing_stream(self._device)
         self._backends: dict[str, tuple[Group, Any]] = {}
         self._cases: dict[CaseKey, _Case] = {}
         self._at_size: tuple[int, Inputs, SlotPool] | None = None
-        self._flush = L2Flush(self._device) if config.cold_l2 else None
 
     def create(self, name: str) -> Support:
         """Set a backend up; `ok` is the same on every rank, the reason belongs to a rank that cannot."""
@@ -78,9 +77,9 @@ class GpuRank:
         if not support.ok:
             close_group(group)
             return support
-        with torch.cuda.stream(self._stream):
+        with self._gpu.use():
             self._backends[name] = (group, _create(group, name))
-            self._stream.synchronize()
+            self._gpu.synchronize()
         return Support(True, _describe(self._backends[name][1], name))
 
     def prepare(self, key: CaseKey) -> Prepared:
@@ -94,11 +93,11 @@ class GpuRank:
         launch = find_candidate(key, self._config.world_size)
         operation = Operation(make_step(backend, key, inputs.weight, launch), pool)
         case = _Case(operation, inputs, 1 if key.mode == "eager" else self._graph_calls())
-        with torch.cuda.stream(self._stream):
+        with self._gpu.use():
             correct = self._check_single(key, case)
             if key.mode == "graph":
                 operation.rewind()
-                case.graph = gpu_timing.capture(operation.call, case.num_calls)
+                case.graph = self._gpu.capture(operation.call, case.num_calls)
                 correct &= self._check_graph(key, case)
         self._cases[key] = case
         num_rows, row_bytes = inputs.residual.shape[0], inputs.weight.nbytes
@@ -108,30 +107,30 @@ class GpuRank:
     def turn(self, key: CaseKey, num_samples: int) -> list[float]:
         """Microseconds per call, one number per sample."""
         case = self._cases[key]
-        with torch.cuda.stream(self._stream):
+        with self._gpu.use():
             if case.graph is None:
-                return time_eager(case.operation.call, self._refill(case), self._align, num_samples)
-            return gpu_timing.time_replays(case.graph, case.num_calls, num_samples, self._refill(case), self._align)
+                return self._gpu.time_eager(case.operation.call, num_samples, self._refill(case), self._align)
+            return self._gpu.time_graph(case.graph, case.num_calls, num_samples, self._refill(case), self._align)
 
     def finish(self, key: CaseKey) -> bool:
         """Check once more and let go of the case."""
         case = self._cases.pop(key)
-        with torch.cuda.stream(self._stream):
+        with self._gpu.use():
             if case.graph is None:
                 return self._check_single(key, case)
             return self._check_graph(key, case)
 
     def time_empty(self, num_samples: int) -> list[float]:
         """Microseconds per node of a graph of kernels that do nothing: the floor of every time here."""
-        with torch.cuda.stream(self._stream):
-            _do_nothing()
-            graph = gpu_timing.capture(_do_nothing, _EMPTY_NODES)
-            return gpu_timing.time_replays(graph, _EMPTY_NODES, num_samples, None, self._align)
+        with self._gpu.use():
+            self._gpu.do_nothing()
+            graph = self._gpu.capture(self._gpu.do_nothing, _EMPTY_NODES)
+            return self._gpu.time_graph(graph, _EMPTY_NODES, num_samples, lambda: None, self._align)
 
     def close(self) -> None:
         """Let go of everything; errors of libraries no longer matter."""
         self._cases.clear()
-        torch.cuda.synchronize(self._device)
+        self._gpu.synchronize()
         for group, backend in self._backends.values():
             with suppress(Exception):
                 backend.close()
@@ -141,11 +140,11 @@ class GpuRank:
 
     def _open_group(self, name: str) -> Group:
         rendezvous = (self._folder / f"meet-{name}").as_uri()
-        return create_group(self._rank, self._config.world_size, rendezvous, device=self._device)
+        return create_group(self._rank, self._config.world_size, rendezvous, device=self._gpu.device)
 
     def _find_support(self, group: Group, name: str) -> Support:
-        if self._shares_gpu and name not in OURS:
-            return Support(False, f"{self._config.world_size} ranks share {torch.cuda.device_count()} GPU(s)")
+        if self._gpu.shared and name not in OURS:
+            return Support(False, f"{self._config.world_size} ranks share fewer GPUs; it needs one per rank")
         if name == "auto":
             return Support(True)
         return find_gpu_backend(name).find_support(group)
@@ -159,15 +158,15 @@ class GpuRank:
     def _open_size(self, num_bytes: int) -> tuple[Inputs, SlotPool]:
         if self._at_size is None or self._at_size[0] != num_bytes:
             self._at_size = None
-            inputs = make_inputs(self._config, num_bytes, self._device)
+            inputs = make_inputs(self._config, num_bytes, self._gpu.device)
             num_slots = self._graph_calls() if self._config.cold_l2 else 1
             self._at_size = (num_bytes, inputs, SlotPool(inputs.residual, num_slots))
-            torch.cuda.synchronize(self._device)  # it was made on another stream than it will be used on
+            self._gpu.synchronize()  # it was made on another stream than it will be used on
         return self._at_size[1:]
 
     def _graph_calls(self) -> int:
         num_calls = graph_calls(self._config)
-        return min(num_calls, _CALLS_ON_A_SHARED_GPU) if self._shares_gpu else num_calls
+        return min(num_calls, _CALLS_ON_A_SHARED_GPU) if self._gpu.shared else num_calls
 
     def _refill(self, case: _Case) -> Callable[[], None]:
         """What must come before every sample: the inputs as they were, and where asked for nothing in the L2 cache."""
@@ -176,8 +175,8 @@ class GpuRank:
             if case.graph is None:
                 case.operation.rewind()
             case.operation.pool.fill(case.inputs.integers[self._rank], case.inputs.residual)
-            if self._flush is not None:
-                self._flush.run()
+            if self._config.cold_l2:
+                self._gpu.flush_l2()
 
         return refill
 
@@ -217,7 +216,3 @@ def _describe(backend: Any, name: str) -> str:
     """What it is in a few words, and whether results go beside the input."""
     summary = "what the chooser picks at each size" if name == "auto" else find_gpu_backend(name).summary
     return f"{summary}; {'out of place' if hasattr(backend, 'all_reduce_out') else 'in place'}"
-
-
-def _do_nothing() -> None:
-    torch.cuda._sleep(0)  # type: ignore[no-untyped-call]  # a kernel that ends at once

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from fastverify.comm import gpu_timing
 from fastverify.comm.backend import SUPPORTED, Support
 from fastverify.comm.cuda.launch import Launch, Protocol
 from fastverify.comm.cuda.rank import CudaRank
@@ -19,7 +18,6 @@ from fastverify.comm.cuda.virtual_ranks import VirtualRanks
 from fastverify.comm.gpu_backends import find_gpu_backend
 from fastverify.comm.gpu_bench import (
     Inputs,
-    L2Flush,
     Operation,
     SlotPool,
     check_chain,
@@ -27,8 +25,8 @@ from fastverify.comm.gpu_bench import (
     graph_calls,
     make_inputs,
     make_step,
-    time_eager,
 )
+from fastverify.comm.gpu_bench_device import CudaDevice
 from fastverify.comm.gpu_bench_rows import CaseKey, GpuBenchConfig, Prepared
 from fastverify.comm.gpu_launches import FABRICS, find_candidate, launch_text, list_candidates, picked_launch_text
 
@@ -78,12 +76,10 @@ class VirtualBench:
     def __init__(self, config: GpuBenchConfig, rank: int, folder: str) -> None:
         del rank, folder
         self._config = config
-        self._device = torch.device("cuda", torch.cuda.current_device())
-        self._stream = gpu_timing.timing_stream(self._device)
+        self._gpu = CudaDevice(0, 1)
         self._virtual: dict[str, VirtualRanks] = {}
         self._cases: dict[CaseKey, _Case] = {}
         self._at_size: tuple[int, Inputs, list[SlotPool]] | None = None
-        self._flush = L2Flush(self._device) if config.cold_l2 else None
 
     def create(self, name: str) -> Support:
         """Set up the inboxes of a backend."""
@@ -91,7 +87,7 @@ class VirtualBench:
             self._config.world_size,
             "host" if FABRICS[name] == "host" else "push",
             max_bytes=max(self._config.sizes),
-            device=str(self._device),
+            device=str(self._gpu.device),
         )
         return Support(True, f"{find_gpu_backend(name).summary}; out of place")
 
@@ -110,7 +106,7 @@ class VirtualBench:
         case = _Case(virtual, operations, inputs, num_calls)
         if launch is not None:
             virtual.check_fits(launch)
-        with torch.cuda.stream(self._stream):
+        with self._gpu.use():
             correct = self._check_single(key, case)
             if key.mode == "graph":
                 self._rewind(case)
@@ -129,21 +125,21 @@ class VirtualBench:
             if case.graph is None:
                 self._rewind(case)
             self._fill(case, case.inputs.integers)
-            if self._flush is not None:
-                self._flush.run()
+            if self._config.cold_l2:
+                self._gpu.flush_l2()
 
-        with torch.cuda.stream(self._stream):
+        with self._gpu.use():
             if case.graph is None:
-                samples_us = time_eager(case.call, refill, lambda: None, num_samples)
+                samples_us = self._gpu.time_eager(case.call, num_samples, refill, _no_others)
             else:
-                samples_us = gpu_timing.time_replays(case.graph, case.num_calls, num_samples, refill)
+                samples_us = self._gpu.time_graph(case.graph, case.num_calls, num_samples, refill, _no_others)
         case.virtual.check()
         return samples_us
 
     def finish(self, key: CaseKey) -> bool:
         """Check once more and let go of the case."""
         case = self._cases.pop(key)
-        with torch.cuda.stream(self._stream):
+        with self._gpu.use():
             return self._check_single(key, case) if case.graph is None else self._check_graph(key, case)
 
     def time_empty(self, num_samples: int) -> list[float]:
@@ -155,12 +151,12 @@ class VirtualBench:
                 rank.start_empty(launch)
 
         with (
-            VirtualRanks(self._config.world_size, device=str(self._device)) as virtual,
-            torch.cuda.stream(self._stream),
+            VirtualRanks(self._config.world_size, device=str(self._gpu.device)) as virtual,
+            self._gpu.use(),
         ):
             virtual.run(work)
             virtual.check()
-            return gpu_timing.time_replays(virtual.capture(work), _EMPTY_NODES, num_samples)
+            return self._gpu.time_graph(virtual.capture(work), _EMPTY_NODES, num_samples, _no_others, _no_others)
 
     def close(self) -> None:
         """Free the inboxes."""
@@ -185,11 +181,11 @@ class VirtualBench:
     def _open_size(self, num_bytes: int) -> tuple[Inputs, list[SlotPool]]:
         if self._at_size is None or self._at_size[0] != num_bytes:
             self._at_size = None
-            inputs = make_inputs(self._config, num_bytes, self._device)
+            inputs = make_inputs(self._config, num_bytes, self._gpu.device)
             num_slots = graph_calls(self._config) if self._config.cold_l2 else 1
             pools = [SlotPool(inputs.residual, num_slots) for _ in range(self._config.world_size)]
             self._at_size = (num_bytes, inputs, pools)
-            torch.cuda.synchronize(self._device)
+            self._gpu.synchronize()
         return self._at_size[1:]
 
     def _rewind(self, case: _Case) -> None:
@@ -229,3 +225,7 @@ def _same_bits(tensors: list[torch.Tensor]) -> bool:
     """Whether all hold the same bits."""
     views = [tensor.view(torch.uint8) for tensor in tensors]
     return all(torch.equal(views[0], view) for view in views[1:])
+
+
+def _no_others() -> None:
+    """There is no other process to wait for."""

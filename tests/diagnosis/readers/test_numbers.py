@@ -198,6 +198,25 @@ def test_bench_record_takes_the_backend_that_servers_use():
     assert found == {"all_reduce_us.57344": 330.0, "all_reduce_backend": "gloo", "tp": 2.0}
 
 
+def test_bench_record_of_gpus_is_read_as_servers_run_it():
+    row = {
+        "num_bytes": 57344,
+        "backend": "nccl",
+        "fused": False,
+        "correct": True,
+        "mode": "graph",
+        "setting": "default",
+    }
+    rows = [
+        row | {"median_us": 12.0},
+        row | {"median_us": 9.0, "setting": "ll"},
+        row | {"median_us": 30.0, "mode": "eager"},
+        row | {"median_us": 2.0, "backend": "push", "setting": None},
+    ]
+    found = named(read_bench_record(texts.document(json.dumps({"rows": rows}))))
+    assert found == {"all_reduce_us.57344": 12.0, "all_reduce_backend": "nccl"}
+
+
 def test_measurement_of_a_campaign(measurement):
     reading = read_measurement(texts.document(measurement.model_dump_json(indent=1)))
     found = named(reading)

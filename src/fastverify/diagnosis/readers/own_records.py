@@ -39,13 +39,23 @@ def read_bench_record(document: Document) -> Reading | None:
     line = document.line_of(f'"{backend}"')
     for row in rows:
         size, us = whole(row.get("num_bytes")), positive(row.get("median_us"))
-        if row.get("backend") == backend and size and us and not row.get("fused") and row.get("correct", True):
+        if _is_plain_sum(row, backend) and size and us and row.get("correct", True):
             builder.add(f"all_reduce_us.{size}", us, line, unit="us")
     builder.add("all_reduce_backend", backend, line)
     settings = document.json.get("settings")
     if isinstance(settings, dict):
         builder.add("tp", whole(settings.get("world_size")), document.line_of('"world_size"'))
     return builder.build()
+
+
+def _is_plain_sum(row: Mapping[str, Any], backend: str | None) -> bool:
+    """As a server runs it: no fused norm, inside a graph where the record says, NCCL as it comes."""
+    return (
+        row.get("backend") == backend
+        and not row.get("fused")
+        and row.get("mode", "graph") == "graph"
+        and row.get("setting") in (None, "default")
+    )
 
 
 def read_measurement(document: Document) -> Reading | None:

@@ -1,0 +1,66 @@
+"""What benchmarks/bench_all_reduce_gpu.py says about measured rows."""
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fastverify.comm.gpu_bench_rows import GpuBenchRow
+
+PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_all_reduce_gpu.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_all_reduce_gpu", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(backend: str, num_bytes: int, us: float, *, fused: bool = False, **changes: object) -> GpuBenchRow:
+    made = GpuBenchRow(backend, num_bytes, 2, "bfloat16", fused, "graph", median_us=us, iqr_us=0.1, correct=True)
+    return replace(made, **changes)
+
+
+def test_targets_are_met_or_missed_by_the_backends_own_choice(script: ModuleType) -> None:
+    rows = [
+        row("push", 8192, 1.0, is_candidate=True),
+        row("push", 8192, 2.9),
+        row("push", 57_344, 3.0),
+        row("push", 57_344, 4.1, fused=True),
+        row("push", 229_376, 1.0, correct=False),
+        row("nccl", 1 << 20, 1.0),
+    ]
+    assert script.judge_targets(rows, "nvlink") == [
+        "target push 8 KB: 2.90 us, at most 2.8: MISSED",
+        "target push 56 KB: 3.00 us, at most 3.1: met",
+        "target push fused, 4 row(s), above plain: 1.10 us, at most 1: MISSED",
+    ]
+    assert script.judge_targets([row("host", 8192, 3.6)], "host") == ["target host 8 KB: 3.60 us, at most 3.6: met"]
+
+
+def test_rivals_that_win_are_named(script: ModuleType) -> None:
+    rows = [row("push", 8192, 2.0), row("nccl", 8192, 12.0), row("push", 1 << 20, 9.0), row("vllm", 1 << 20, 8.0)]
+    assert script.judge_rivals(rows[:2]) == "ours is the fastest at every size and operation"
+    assert script.judge_rivals(rows) == "another backend is faster at 1 MB sum graph: vllm 8.00, ours push 9.00"
+
+
+def test_rank_processes_need_no_compiled_module_and_no_command_line() -> None:
+    code = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in ('pydantic', 'typer', 'rich', 'msgspec') or name == 'fastverify.comm._shm':
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocker())
+import fastverify.comm.gpu_bench_run, fastverify.comm.gpu_bench_rank, fastverify.records
+import fastverify.comm.cuda.backend, fastverify.comm.nccl, fastverify.comm.gpu_chooser
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PATH.parents[1])
