@@ -7,6 +7,7 @@ one. Plain values, no GPU, no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fastverify.comm.cuda.link_report import LinkReport, LinkRow, Pattern, PcieState, Quantity, islands
 
@@ -84,7 +85,7 @@ def facts_from_report(report: LinkReport, otherwise: LinkFacts | None = None) ->
     """Facts of a measured machine; what the report lacks stays as in `otherwise`."""
     facts = otherwise or LinkFacts()
     num_gpus = len(report.gpus)
-    measured = {
+    measured: dict[str, Any] = {
         "flag_us": report.typical(Quantity.FLAG),
         "peer_gb_per_s": _share(report, Quantity.STORE, "all gpus", num_gpus),
         "host_flag_us": report.typical(Quantity.FLAG, target="host"),

@@ -279,14 +279,21 @@ def time_flows(flows: Sequence[Flow]) -> FlowRates:
     return to_rates([len(flow.targets) * flow.region_bytes * repeats for flow in flows], runs[_SAMPLES // 2])
 
 
+def keep_busy(flows: Sequence[Flow], seconds: float) -> None:
+    """Start all flows for about this long, without waiting for their end."""
+    pass_ms = max(_run(flows, 1))
+    for _ in range(round(1000 * seconds / _FLOW_MS)):
+        for flow in flows:
+            _start_flow(flow, max(1, round(_FLOW_MS / pass_ms)))
+
+
 def to_rates(num_bytes: Sequence[int], times_ms: Sequence[float]) -> FlowRates:
     """Bytes and milliseconds of flows that started together."""
     each = tuple(size / ms / _BYTES_PER_MS for size, ms in zip(num_bytes, times_ms, strict=True))
     return FlowRates(each, sum(num_bytes) / max(times_ms) / _BYTES_PER_MS)
 
 
-def start_flow(flow: Flow, repeats: int) -> None:
-    """Launch without waiting."""
+def _start_flow(flow: Flow, repeats: int) -> None:
     call = _StreamCall()
     for place, target in enumerate(flow.targets):
         call.targets[place] = target
@@ -306,7 +313,7 @@ def _run(flows: Sequence[Flow], repeats: int) -> list[float]:
     for flow, (begin, end) in zip(flows, events, strict=True):
         flow.gpu.activate()
         call_driver("cuEventRecord", begin, flow.gpu.streams[flow.stream])
-        start_flow(flow, repeats)
+        _start_flow(flow, repeats)
         call_driver("cuEventRecord", end, flow.gpu.streams[flow.stream])
     times = []
     for flow, (begin, end) in zip(flows, events, strict=True):

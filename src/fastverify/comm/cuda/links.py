@@ -24,7 +24,7 @@ from fastverify.comm.cuda.link_gpus import (
     PingSide,
     count_gpus,
     enable_access,
-    start_flow,
+    keep_busy,
     time_flag_us,
     time_flows,
 )
@@ -47,8 +47,8 @@ _FLAGS = {Quantity.FLAG: False, Quantity.RELEASE_FLAG: True}
 _FLAG_DISTANCE = 256
 _CLEARED_BYTES = 4096
 _RESULT_BYTES = 64 << 10
-# Host stores that keep the links awake while nvidia-smi looks, about one and a half seconds at 50 GB/s.
-_WAKE_KERNELS, _WAKE_REPEATS = 20, 250
+# Longer than nvidia-smi takes to look at eight GPUs.
+_BUSY_S = 2.0
 _NOTHING = PcieReading(None, None)
 
 
@@ -90,6 +90,8 @@ def _open_gpus() -> Iterator[list[LinkGpu]]:
     if num_gpus == 0:
         raise UnsupportedError("links are measured on NVIDIA GPUs, and the driver shows none to this process.")
     with ExitStack() as stack:
+        # torch takes its current device from the context, so the caller's comes back.
+        stack.callback(call_driver, "cuCtxSetCurrent", call_driver("cuCtxGetCurrent"))
         gpus = []
         for index in range(num_gpus):
             gpus.append(LinkGpu(index))
@@ -122,10 +124,7 @@ def _describe(
 
 
 def _read_busy_pcie(gpus: Sequence[LinkGpu], memory: HostMemory) -> dict[str, PcieReading]:
-    for gpu in gpus:
-        flow = _host_flow(gpu, memory, Quantity.STORE)
-        for _ in range(_WAKE_KERNELS):
-            start_flow(flow, _WAKE_REPEATS)
+    keep_busy([_host_flow(gpu, memory, Quantity.STORE) for gpu in gpus], _BUSY_S)
     readings = read_pcie()
     for gpu in gpus:
         gpu.synchronize()
