@@ -8,6 +8,7 @@ With several ranks torch.compile needs the operators of ops.py.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Self
 
@@ -15,6 +16,8 @@ import torch
 
 from fastverify.comm.backend import AllReduceBackend, OutOfPlaceBackend, Support
 from fastverify.comm.chooser import Choice, choose_auto, choose_gloo, choose_shm
+from fastverify.comm.gpu_backends import GPU_BACKENDS
+from fastverify.comm.gpu_chooser import choose_gpu
 from fastverify.comm.group import Group, create_group
 from fastverify.comm.local import LocalBackend
 from fastverify.comm.profiled import ProfiledBackend
@@ -24,7 +27,11 @@ from fastverify.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_CPU_CHOOSERS = {"auto": choose_auto, "gloo": choose_gloo, "shm": choose_shm}
+_CPU_CHOOSERS: dict[str, Callable[[Group], tuple[AllReduceBackend, Choice]]] = {
+    "auto": choose_auto,
+    "gloo": choose_gloo,
+    "shm": choose_shm,
+}
 
 
 class Communicator:
@@ -176,12 +183,18 @@ def single_rank_communicator() -> Communicator:
 def create_communicator(group: Group, backend: str = "auto", *, fuse_rmsnorm: bool = True) -> Communicator:
     """A communicator over the named backend; `backend_name` and `choice_reason` say what "auto" became.
 
-    Every rank of the group calls this with the same arguments.
+    On CPUs: auto, gloo, shm. On GPUs: auto and the names of gpu_backends.py; what was measured is kept in a file, and
+    the first time takes a few seconds. Every rank of the group calls this with the same arguments.
+    Raises: ConfigError for another name; EnvironmentMissingError where the backend cannot run on every rank.
     """
     if group.world_size == 1:
         return SingleRankCommunicator()
-    if backend not in _CPU_CHOOSERS:
-        raise ConfigError(f"an all-reduce backend is one of {', '.join(_CPU_CHOOSERS)}, got {backend!r}.")
-    chosen, choice = _CPU_CHOOSERS[backend](group)
+    on_gpu = group.device.type == "cuda"
+    names = ("auto", *GPU_BACKENDS) if on_gpu else tuple(_CPU_CHOOSERS)
+    if backend not in names:
+        raise ConfigError(
+            f"an all-reduce backend of a group on {group.device.type} is one of {', '.join(names)}, got {backend!r}."
+        )
+    chosen, choice = choose_gpu(group, backend) if on_gpu else _CPU_CHOOSERS[backend](group)
     logger.info("all-reduce over %s: %s", chosen.name, choice.reason)
     return Communicator(group, chosen, fuse_rmsnorm=fuse_rmsnorm, choice=choice)

@@ -1,0 +1,220 @@
+"""Chooses how a group of GPUs reduces at each size, from a table measured on this machine with these ranks.
+
+The table is kept in a file (gpu_table.py) and measured when there is none for this machine, these versions and this
+environment: a few seconds, in which every backend that all ranks can open and every sensible launch of our own kernels
+is checked and timed inside CUDA graphs. bfloat16 is measured; other dtypes go by their bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from fastverify import env
+from fastverify.comm.auto import AutoBackend
+from fastverify.comm.backend import AllReduceBackend
+from fastverify.comm.chooser import Choice
+from fastverify.comm.cuda.agreement import exchange
+from fastverify.comm.gpu_backends import GPU_BACKENDS, GpuBackendSpec
+from fastverify.comm.gpu_candidates import apply_plan, find_able, holder_of, list_candidates, open_backends
+from fastverify.comm.gpu_case import Case
+from fastverify.comm.gpu_key import read_key
+from fastverify.comm.gpu_measure import GraphTimer, Lab, Timer
+from fastverify.comm.gpu_plan import OWN_BACKENDS, Plan, fabric_of, is_hopeless, make_plan
+from fastverify.comm.gpu_table import Key, Op, Row, Table, read_table, table_path, write_table
+from fastverify.comm.group import Group
+from fastverify.errors import EnvironmentMissingError, FastverifyError
+from fastverify.units import BYTES_PER_KB, BYTES_PER_MB, format_bytes
+
+logger = logging.getLogger(__name__)
+
+# Verify passes of 1, 4 and 12 rows of 7168 in bfloat16 among the powers of two.
+_SUM_SIZES = tuple(sorted([*(4 * BYTES_PER_KB << shift for shift in range(11)), 14_336, 57_344, 172_032]))
+# Rows by hidden size; both are served by one set of steps, by their bytes.
+_NORM_ROWS = {4096: (1, 4, 16, 64, 256), 7168: (1, 4, 12, 16, 64, 256)}
+_GATHER_SIZES = (4 * BYTES_PER_KB, 64 * BYTES_PER_KB, BYTES_PER_MB)
+_DTYPE = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What to measure: bytes of the sums and gathers, and rows of the norms by hidden size."""
+
+    sums: Sequence[int] = _SUM_SIZES
+    norms: Mapping[int, Sequence[int]] = field(default_factory=lambda: _NORM_ROWS)
+    gathers: Sequence[int] = _GATHER_SIZES
+
+    def list_cases(self) -> list[tuple[Op, int, int]]:
+        """(operation, bytes, hidden size); the ends and the middle of the sums first, which rule out the hopeless."""
+        sums = sorted(self.sums)
+        anchors = dict.fromkeys([sums[0], sums[-1], sums[len(sums) // 2]])
+        norms = [
+            (rows * hidden * _DTYPE.itemsize, hidden) for hidden, all_rows in self.norms.items() for rows in all_rows
+        ]
+        return [
+            *(("all_reduce", num_bytes, 0) for num_bytes in dict.fromkeys([*anchors, *sums])),
+            *(("all_reduce_residual_rmsnorm", num_bytes, hidden) for num_bytes, hidden in sorted(norms)),
+            *(("all_gather", num_bytes, 0) for num_bytes in self.gathers),
+        ]
+
+
+@dataclass(frozen=True)
+class GpuChoice(Choice):
+    """What was chosen, and the table behind it; `path` is the file it came from or went to."""
+
+    table: Table | None = None
+    plan: Plan | None = None
+    path: Path | None = None
+
+
+class GpuChooser:
+    """One choice for one group. What it works with can be replaced, so that it is tested without a GPU."""
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        specs: Mapping[str, GpuBackendSpec] = GPU_BACKENDS,
+        timer: Timer | None = None,
+        shapes: Shapes | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self._group = group
+        self._specs = specs
+        self._timer = timer or GraphTimer(group.device)
+        self._shapes = shapes or Shapes()
+        self._key: Key = read_key(group)
+        self._path = table_path(self._key, folder or Path(env.read("FASTVERIFY_CACHE_DIR")).expanduser())
+
+    def choose_auto(self) -> tuple[AllReduceBackend, GpuChoice]:
+        """The best for every size. Raises EnvironmentMissingError with every backend's reason where none runs."""
+        kept = self._read()
+        plan = make_plan(kept.rows if kept else ())
+        if kept is not None and plan.steps:
+            opened, unable = open_backends(self._group, plan_names(plan), self._specs)
+            if not unable:
+                return self._finish(opened, kept, plan, f"from {self._path}")
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in unable.items())
+            logger.warning("the all-reduce is measured anew, since what %s names cannot run: %s", self._path, reasons)
+            _close(opened.values())
+        table, opened = self._measure(self._specs)
+        plan = make_plan(table.rows)
+        if self._group.rank == 0 and plan.steps:
+            write_table(self._path, self._key, table)
+        return self._finish(opened, table, plan, f"measured in {table.measured_s:.1f} s, kept in {self._path}")
+
+    def choose_named(self, name: str) -> tuple[AllReduceBackend, GpuChoice]:
+        """The backend of this name, our own ones with launches that were measured. Raises where it cannot run."""
+        spec = self._specs[name]
+        _, unable = find_able(self._group, [spec])
+        if unable:
+            raise EnvironmentMissingError(f"the {name} backend cannot run: {unable[name]}. Use auto.")
+        if name not in OWN_BACKENDS:
+            return spec.create(self._group), GpuChoice(name, "asked for")
+        kept = self._read()
+        rows = [row for row in kept.rows if row.backend == name] if kept else []
+        if rows and kept is not None:
+            backend, table, source = spec.create(self._group), kept, f"launches from {self._path}"
+        else:
+            table, opened = self._measure({name: spec})
+            backend, rows = opened[holder_of(name)], list(table.rows)
+            source = f"launches measured in {table.measured_s:.1f} s"
+        plan = make_plan(rows)
+        apply_plan(backend, holder_of(name), plan)
+        return backend, GpuChoice(name, f"asked for; {source}", table=table, plan=plan, path=self._path)
+
+    def _read(self) -> Table | None:
+        """Rank 0's file, on every rank."""
+        kept = read_table(self._path, self._key) if self._group.rank == 0 else None
+        text = exchange(self._group, kept.to_json().encode() if kept else b"")[0].decode()
+        return Table.from_json(text) if text else None
+
+    def _measure(self, specs: Mapping[str, GpuBackendSpec]) -> tuple[Table, dict[str, AllReduceBackend]]:
+        start_s = time.monotonic()
+        able, unable = find_able(self._group, specs.values())
+        opened, failed = open_backends(self._group, able, specs)
+        unable |= failed
+        if not opened:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in unable.items())
+            raise EnvironmentMissingError(f"no all-reduce runs between these GPUs: {reasons}.")
+        lab = Lab(self._group, self._timer)
+        rows: list[Row] = []
+        for op, num_bytes, hidden_size in self._shapes.list_cases():
+            rows += self._measure_case(lab, opened, able, rows, Case(op, num_bytes, hidden_size, self._group, _DTYPE))
+        unable |= lab.broken
+        for name, reason in unable.items():
+            logger.info("all-reduce backend %s is out: %s", name, reason)
+        own_s = f"{time.monotonic() - start_s:.3f}".encode()
+        return Table(tuple(rows), unable, max(map(float, exchange(self._group, own_s)))), opened
+
+    def _measure_case(
+        self, lab: Lab, opened: Mapping[str, AllReduceBackend], names: Sequence[str], rows: Sequence[Row], case: Case
+    ) -> tuple[Row, ...]:
+        """Those that lost badly as sums at the sizes on both sides are left out."""
+        candidates = list_candidates(opened, names, case, self._group.world_size, make_plan(rows))
+        if case.op != "all_gather":
+            out = {name for name in (*OWN_BACKENDS, *opened) if is_hopeless(name, case.num_bytes, rows, "all_reduce")}
+            candidates = [candidate for candidate in candidates if candidate.backend not in out]
+        return lab.measure(case, candidates)
+
+    def _finish(
+        self, opened: dict[str, AllReduceBackend], table: Table, plan: Plan, source: str
+    ) -> tuple[AllReduceBackend, GpuChoice]:
+        """Keep what the plan needs and close the rest."""
+        wanted = {holder_of(name) for name in plan_names(plan)}
+        _close(backend for holder, backend in opened.items() if holder not in wanted)
+        kept = {holder: backend for holder, backend in opened.items() if holder in wanted}
+        if not kept:
+            reasons = "; ".join(f"{row.backend}: {row.reason}" for row in table.rows if row.reason)
+            raise FastverifyError(f"no all-reduce between these GPUs gave a right answer: {reasons}.")
+        for holder, backend in kept.items():
+            apply_plan(backend, holder, plan)
+        chosen = AutoBackend(kept, plan)
+        return chosen, GpuChoice(chosen.name, f"{describe(plan)}; {source}", table=table, plan=plan, path=self._path)
+
+
+def choose_gpu(group: Group, name: str = "auto") -> tuple[AllReduceBackend, GpuChoice]:
+    """The backend of this name, or what is fastest at each size, for a group on GPUs; every rank calls it together."""
+    chooser = GpuChooser(group)
+    return chooser.choose_auto() if name == "auto" else chooser.choose_named(name)
+
+
+def plan_names(plan: Plan) -> list[str]:
+    """Backends that a plan needs: every winner, and one that takes any message where no winner does."""
+    winners = dict.fromkeys(name for op in plan.steps for name in plan.winners(op))
+    largest = plan.find("all_reduce", 1 << 62)
+    takes_all = [pick.backend for pick in largest if fabric_of(pick.backend) or pick.backend == "nccl"]
+    if takes_all and not set(takes_all) & set(winners):
+        winners[takes_all[0]] = None
+    return list(winners)
+
+
+def describe(plan: Plan) -> str:
+    """`push up to 512 KB, then nccl`; the same of the fused norm where it differs."""
+    sums, norms = (_describe_op(plan, op) for op in ("all_reduce", "all_reduce_residual_rmsnorm"))
+    return sums if norms in ("", sums) else f"{sums}; with norm {norms}"
+
+
+def _describe_op(plan: Plan, op: Op) -> str:
+    runs: list[tuple[str, int]] = []
+    for step in plan.steps.get(op, ()):
+        name = step.picks[0].backend + (" and a norm" if step.picks[0].separate_norm else "")
+        if runs and runs[-1][0] == name:
+            runs[-1] = (name, step.max_bytes)
+        else:
+            runs.append((name, step.max_bytes))
+    if not runs:
+        return ""
+    *earlier, (last, _) = runs
+    limited = [f"{name} up to {format_bytes(max_bytes)}" for name, max_bytes in earlier]
+    return ", then ".join([*limited, last])
+
+
+def _close(backends: Iterable[AllReduceBackend]) -> None:
+    for backend in backends:
+        backend.close()

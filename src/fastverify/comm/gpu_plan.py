@@ -1,0 +1,173 @@
+"""Which backend, with which launch, serves which message: decisions over the rows of a measured table, no GPU.
+
+Rules, in this order: what breaks the contract wins only where nothing else can run; a tie within 5 % goes to the
+simpler of our own launches, within 2 % to our own kernel rather than a library's; a winner between two sizes that
+another backend wins is kept only if it wins clearly. A size between two measured ones is served as the larger of them:
+what wins there is never badly wrong for a smaller message, while the other way round costs grow with every byte.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from fastverify.comm.cuda.launch import Algorithm, Launch, Rule
+from fastverify.comm.gpu_table import Op, Row
+
+# Our own backends: the memory they work in and how.
+OWN_BACKENDS = {
+    "push": ("push", Algorithm.ONE_SHOT),
+    "push_two_shot": ("push", Algorithm.TWO_SHOT),
+    "islands": ("push", Algorithm.ISLANDS),
+    "host": ("host", Algorithm.ONE_SHOT),
+    "host_two_shot": ("host", Algorithm.TWO_SHOT),
+}
+# Less than this is noise of a few dozen replays.
+_MIN_GAIN = 0.05
+_MIN_PEER_GAIN = 0.02
+# A candidate this much slower than the best of its size is not worth more replays.
+HOPELESS = 3.0
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One way that may serve a size. `separate_norm`: a sum as planned for it, then the norm."""
+
+    backend: str
+    launch: Launch | None
+    latency_us: float
+    separate_norm: bool = False
+    keeps_contract: bool = True
+
+
+@dataclass(frozen=True)
+class Step:
+    """Messages of up to `max_bytes`, best pick first and one pick per backend."""
+
+    max_bytes: int
+    picks: tuple[Pick, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps of growing size for each operation; an operation that nothing runs has none."""
+
+    steps: Mapping[Op, tuple[Step, ...]]
+
+    def find(self, op: Op, num_bytes: int) -> tuple[Pick, ...]:
+        """Picks for a message, best first; above the largest measured size those of that size."""
+        steps = self.steps.get(op, ())
+        if not steps:
+            return ()
+        return steps[min(bisect_left([step.max_bytes for step in steps], num_bytes), len(steps) - 1)].picks
+
+    def winners(self, op: Op) -> tuple[str, ...]:
+        """Backends that win somewhere, in order of size."""
+        return tuple(dict.fromkeys(step.picks[0].backend for step in self.steps.get(op, ())))
+
+    def launch_rules(self, fabric: str, op: Op) -> tuple[Rule, ...]:
+        """The best launch of our kernels in one kind of memory at every size, won or not."""
+        rules = []
+        for step in self.steps.get(op, ()):
+            own = [pick for pick in step.picks if fabric_of(pick.backend) == fabric and pick.launch is not None]
+            if own and own[0].launch is not None:
+                rules.append(Rule(step.max_bytes, own[0].launch))
+        return tuple(rules)
+
+
+def fabric_of(backend: str) -> str | None:
+    """The memory that one of our own backends works in; None for a library's."""
+    return OWN_BACKENDS[backend][0] if backend in OWN_BACKENDS else None
+
+
+def own_name(fabric: str, launch: Launch) -> str:
+    """Name of our backend that this launch in this memory belongs to."""
+    return next(name for name, way in OWN_BACKENDS.items() if way == (fabric, launch.algorithm))
+
+
+def make_plan(rows: Sequence[Row]) -> Plan:
+    """The decisions, a pure function of the rows."""
+    steps: dict[Op, tuple[Step, ...]] = {}
+    for op in ("all_reduce", "all_reduce_residual_rmsnorm", "all_gather"):
+        usable = sorted((row for row in rows if _is_usable(row, op)), key=lambda row: row.num_bytes)
+        ranked = [(size, rank_rows(list(group))) for size, group in groupby(usable, lambda row: row.num_bytes)]
+        if ranked:
+            steps[op] = tuple(Step(size, picks) for size, picks in smooth(ranked))
+    return Plan(steps)
+
+
+def rank_rows(rows: Sequence[Row]) -> tuple[Pick, ...]:
+    """One size, best first: the winner by the rules above, then the others by time, one per backend."""
+    others = sorted(rows, key=lambda row: (row.accuracy != "contract", _time(row)))
+    best: dict[str, Pick] = {}
+    for row in (_find_winner(_contenders(rows)), *others):
+        pick = Pick(row.backend, row.launch, _time(row), row.separate_norm, row.accuracy == "contract")
+        best.setdefault(row.backend, pick)
+    return tuple(best.values())
+
+
+def smooth(ranked: Sequence[tuple[int, tuple[Pick, ...]]]) -> list[tuple[int, tuple[Pick, ...]]]:
+    """Let a lone winner between two sizes of one other backend give way where that one ties."""
+    smoothed = list(ranked)
+    for index in range(1, len(ranked) - 1):
+        before, after = smoothed[index - 1][1][0], ranked[index + 1][1][0]
+        size, picks = ranked[index]
+        same = next((pick for pick in picks if pick.backend == before.backend == after.backend), picks[0])
+        gain = _MIN_GAIN if fabric_of(picks[0].backend) else _MIN_PEER_GAIN
+        is_as_good = same.keeps_contract or not picks[0].keeps_contract
+        if is_as_good and same.latency_us * (1 - gain) <= picks[0].latency_us:
+            smoothed[index] = (size, (same, *(pick for pick in picks if pick is not same)))
+    return smoothed
+
+
+def is_hopeless(backend: str, num_bytes: int, rows: Iterable[Row], op: Op) -> bool:
+    """Whether the backend lost badly at the nearest measured sizes on both sides, so that this size can be skipped."""
+    by_size: dict[int, list[Row]] = {}
+    for row in rows:
+        if _is_usable(row, op):
+            by_size.setdefault(row.num_bytes, []).append(row)
+    below = max((size for size in by_size if size < num_bytes), default=None)
+    above = min((size for size in by_size if size > num_bytes), default=None)
+    if below is None or above is None:
+        return False
+    return all(_lost_badly(backend, by_size[size]) for size in (below, above))
+
+
+def _lost_badly(backend: str, rows: Sequence[Row]) -> bool:
+    own_us = min((_time(row) for row in rows if row.backend == backend), default=float("inf"))
+    return own_us > HOPELESS * min(map(_time, _contenders(rows)))
+
+
+def _contenders(rows: Sequence[Row]) -> list[Row]:
+    """Those that may win: all, unless some keep the contract."""
+    return [row for row in rows if row.accuracy == "contract"] or list(rows)
+
+
+def _is_usable(row: Row, op: Op) -> bool:
+    return row.op == op and row.correct and row.latency_us is not None
+
+
+def _find_winner(rows: Sequence[Row]) -> Row:
+    peers = [row for row in rows if fabric_of(row.backend) is None]
+    own = [row for row in rows if fabric_of(row.backend) is not None]
+    fastest_peer = min(peers, key=_time, default=None)
+    if not own:
+        assert fastest_peer is not None, "a size has at least one row"
+        return fastest_peer
+    limit_us = min(map(_time, own)) / (1 - _MIN_GAIN)
+    simplest = min((row for row in own if _time(row) <= limit_us), key=lambda row: (_complexity(row), _time(row)))
+    if fastest_peer is None or _time(fastest_peer) > _time(simplest) * (1 - _MIN_PEER_GAIN):
+        return simplest
+    # What lost to a library for being simple may still be the faster of the two.
+    fastest = min(own, key=_time)
+    return fastest if _time(fastest) <= _time(fastest_peer) else fastest_peer
+
+
+def _complexity(row: Row) -> tuple[bool, int]:
+    return row.separate_norm, int(row.launch.algorithm) if row.launch is not None else 0
+
+
+def _time(row: Row) -> float:
+    return float("inf") if row.latency_us is None else row.latency_us
