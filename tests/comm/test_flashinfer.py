@@ -13,14 +13,18 @@ import torch
 
 from fastverify.comm import flashinfer
 from fastverify.comm.flashinfer import FusedBackend, PcieIpcBackend, find_support, split_rows
-from fastverify.comm.multicast import DISABLE_MULTICAST
+from fastverify.comm.library_env import DISABLE_MULTICAST
 from fastverify.comm.rmsnorm import rms_norm
+from fastverify.errors import EnvironmentMissingError
 from tests.comm.fake_gpus import FakeFacts, FakeStream, fake_group, put_gpu_calls_aside, set_facts
+
+RELEASED: list[list[list[int]]] = []
 
 
 class FakeWorkspace:
     def __init__(self) -> None:
         self.num_destroyed = 0
+        self.ipc_handles = [[1, 2]]
 
     def destroy(self) -> None:
         self.num_destroyed += 1
@@ -99,6 +103,7 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     )
     comm.create_allreduce_fusion_workspace = create_allreduce_fusion_workspace  # type: ignore[attr-defined]
     comm.allreduce_fusion = allreduce_fusion  # type: ignore[attr-defined]
+    comm.trtllm_destroy_ipc_workspace_for_all_reduce_fusion = RELEASED.append  # type: ignore[attr-defined]
     comm.AllReduceFusionPattern = SimpleNamespace(kAllReduce=0, kARResidualRMSNorm=1)  # type: ignore[attr-defined]
     pcie.PcieIpcAllReduceWorkspace = FakePcieWorkspace  # type: ignore[attr-defined]
     for module in (package, comm, pcie):
@@ -127,6 +132,7 @@ def test_the_fused_kernel_sums_and_norms(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.equal(other, residual)
     backend.close()
     assert backend._workspace.num_destroyed == 1
+    assert RELEASED.pop() == [[1, 2]]
 
 
 @pytest.mark.usefixtures("library")
@@ -179,6 +185,14 @@ def test_refusals(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_support(fake_group(), "flashinfer_pcie_ipc").ok
     set_facts(monkeypatch, FakeFacts(atomics=False))
     assert "NVLink" in find_support(fake_group(), "flashinfer").reason
+
+
+@pytest.mark.usefixtures("library")
+def test_a_library_that_cannot_be_imported_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_gpu_calls_aside(monkeypatch)
+    monkeypatch.setitem(sys.modules, "flashinfer.comm", None)
+    with pytest.raises(EnvironmentMissingError, match="cannot be imported"):
+        FusedBackend(fake_group(device="cpu"))
 
 
 @pytest.mark.usefixtures("library")

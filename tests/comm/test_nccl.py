@@ -175,6 +175,18 @@ def test_closing_beside_a_dead_rank_does_not_wait_for_it(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("library")
+def test_graphs_that_keep_the_communicator_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_backend()
+
+    def shutdown() -> None:
+        raise RuntimeError("Future for ProcessGroup shutdown timed out after 1000 ms")
+
+    monkeypatch.setattr(backend._nccl, "shutdown", shutdown)
+    with pytest.raises(FastverifyError, match="delete the CUDA graphs"):
+        backend.close()
+
+
+@pytest.mark.usefixtures("library")
 def test_the_window_is_used_in_place_and_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "MemPool", lambda allocator: SimpleNamespace(allocator=allocator))
     monkeypatch.setattr(torch.cuda, "use_mem_pool", lambda pool: torch.device("cpu"))

@@ -1,13 +1,11 @@
 """What can be held of the symmetric memory adapter without a GPU: reasons, alignment, and torch's signatures."""
 
-import os
-
 import pytest
 import torch
 import torch.distributed._symmetric_memory  # noqa: F401 - it declares the operators
 from torch._C import _distributed_c10d as c10d
 
-from fastverify.comm.multicast import DISABLE_MULTICAST, no_multicast
+from fastverify.comm.library_env import DISABLE_MULTICAST
 from fastverify.comm.symm_mem import SymmMemBackend, _is_aligned, find_support
 from tests.comm.fake_gpus import FakeFacts, fake_group, set_facts
 
@@ -81,12 +79,3 @@ def test_torch_finds_a_group_that_is_in_no_default_group() -> None:
     c10d._unregister_process_group("fastverify-test")
     with pytest.raises((RuntimeError, ValueError)):
         c10d._resolve_process_group("fastverify-test")
-
-
-@pytest.mark.parametrize("before", [None, "0"])
-def test_what_the_user_said_about_multicast_comes_back(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if before is not None:
-        monkeypatch.setenv(DISABLE_MULTICAST, before)
-    with no_multicast():
-        assert os.environ[DISABLE_MULTICAST] == "1"
-    assert os.environ.get(DISABLE_MULTICAST) == before

@@ -21,7 +21,7 @@ import torch
 
 from fastverify.comm.backend import SUPPORTED, AllReduceBackend, Support
 from fastverify.comm.group import Group
-from fastverify.comm.multicast import no_multicast
+from fastverify.comm.library_env import no_multicast
 from fastverify.comm.peer_backend import Limits, PeerBackend, has_module_file
 from fastverify.comm.peer_gpus import (
     check_capability,
@@ -88,6 +88,13 @@ def _check_compiler() -> Support:
     return SUPPORTED
 
 
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except (ImportError, OSError) as error:
+        raise EnvironmentMissingError(f"FlashInfer is installed but cannot be imported: {error}.") from error
+
+
 def split_rows(x: torch.Tensor) -> tuple[int, int]:
     """`(rows, hidden)` to sum a message as: its own last dimension, or for a flat one the widest row that divides it.
 
@@ -109,7 +116,7 @@ class FusedBackend(PeerBackend):
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
-        self._library: Any = import_module("flashinfer.comm")
+        self._library = _import("flashinfer.comm")
         torch_group = open_torch_group(group, "FlashInfer")
         with torch.cuda.device(self._device), no_multicast():
             self._workspace = self._library.create_allreduce_fusion_workspace(
@@ -161,6 +168,8 @@ class FusedBackend(PeerBackend):
 
     def _free(self) -> None:
         torch.cuda.synchronize(self._device)
+        # The library keeps the memory itself until this is called; destroy() alone does not.
+        self._library.trtllm_destroy_ipc_workspace_for_all_reduce_fusion(self._workspace.ipc_handles)
         self._workspace.destroy()
 
 
@@ -172,7 +181,7 @@ class PcieIpcBackend(PeerBackend):
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
-        library = import_module("flashinfer.comm.pcie_ipc_ar")
+        library = _import("flashinfer.comm.pcie_ipc_ar")
         self._stream: torch.cuda.Stream | None = None
         with torch.cuda.device(self._device):
             self._workspace = library.PcieIpcAllReduceWorkspace(

@@ -4,16 +4,14 @@ Calls run on torch's current stream (`asyncOp` off) and can be captured once a c
 order of its own and rounds 16-bit types at every hop, but every rank holds the same bits; two ranks get the contract's
 sum. A rank that does not come keeps NCCL's kernel waiting on the GPU. For eager calls torch's watchdog aborts the
 communicator at the group's timeout, so that the next call or `check()` raises; for replayed graphs `check()` is the
-deadline. Which rank is missing is known only where its process has ended.
+deadline. Which rank is missing is known only where its process has ended. Delete graphs before closing.
 Sources: torch 2.11 and 2.13, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp. scripts/check_peers.py runs it on GPUs.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +20,8 @@ from torch._C import _distributed_c10d as c10d
 
 from fastverify.comm.backend import AllReduceBackend, Support
 from fastverify.comm.group import Group
-from fastverify.comm.nccl_failure import explain_nccl_error
+from fastverify.comm.library_env import variables_defaulted
+from fastverify.comm.nccl_failure import explain_nccl_error, find_last_error
 from fastverify.comm.peer_backend import Limits, PeerBackend
 from fastverify.comm.peer_gpus import check_own_gpus, first_refusal
 from fastverify.comm.peer_store import meet_in_store
@@ -83,7 +82,7 @@ class NcclBackend(PeerBackend):
         self._is_aborted = False
         store, _ = meet_in_store(group, self.name)
         self.nccl_version, _ = read_nccl_versions()
-        with torch.cuda.device(self._device), _default_environment(_WATCHDOG):
+        with torch.cuda.device(self._device), variables_defaulted(_WATCHDOG):
             self._nccl = _open_process_group(store, group)
             # NCCL connects at the first call, which must not be inside a capture.
             self.all_reduce(torch.zeros(1, device=self._device))
@@ -160,12 +159,21 @@ class NcclBackend(PeerBackend):
             except (FastverifyError, RuntimeError):
                 self.abort()
         if not self._is_aborted:
-            # Destroying is collective: with a dead peer it would wait for ever.
-            if self._peers.find_dead():
-                self.abort()
-            else:
-                self._nccl.shutdown()
+            self._shut_down()
         self._peers.close()
+
+    def _shut_down(self) -> None:
+        """Destroying is collective, and waits for graphs that hold calls: not beside a dead peer, not for ever."""
+        if self._peers.find_dead():
+            self.abort()
+            return
+        try:
+            self._nccl.shutdown()
+        except RuntimeError as error:
+            raise FastverifyError(
+                f"NCCL did not let go of its communicator within {self._group.timeout_s:g} s. Close it on every rank, "
+                f"and delete the CUDA graphs that hold its calls before. {find_last_error(str(error))}"
+            ) from error
 
 
 def _open_process_group(store: Any, group: Group) -> Any:
@@ -192,15 +200,3 @@ def _broadcast_options(root: int) -> c10d.BroadcastOptions:
     options.rootRank = root
     options.asyncOp = False
     return options
-
-
-@contextmanager
-def _default_environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set what the user has not set, for as long as the block runs: torch reads it when the group is made."""
-    missing = [name for name in variables if name not in os.environ]
-    os.environ.update({name: variables[name] for name in missing})
-    try:
-        yield
-    finally:
-        for name in missing:
-            os.environ.pop(name, None)

@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import GroupName
 from fastverify.comm import peer_gpus
 from fastverify.comm.backend import SUPPORTED, AllReduceBackend, Support
 from fastverify.comm.group import Group
-from fastverify.comm.multicast import DISABLE_MULTICAST, no_multicast
+from fastverify.comm.library_env import DISABLE_MULTICAST, no_multicast
 from fastverify.comm.peer_backend import Limits, PeerBackend
 from fastverify.comm.peer_gpus import check_native_atomics, check_own_gpus, first_refusal
 from fastverify.comm.peer_store import meet_in_store

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from fastverify.comm.backend import SUPPORTED, Support
 from fastverify.comm.group import Group
+from fastverify.comm.library_env import variables_defaulted
 from fastverify.comm.peer_store import meet_in_store
 from fastverify.errors import UnsupportedError
 
@@ -42,9 +43,11 @@ def open_torch_group(group: Group, library: str) -> ProcessGroup:
         raise UnsupportedError(f"{support.reason}.")
     store, _ = meet_in_store(group, "torch-group")
     timeout = timedelta(seconds=group.timeout_s)
-    if dist.is_initialized():
-        added: ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
-        return added
-    dist.init_process_group("gloo", store=store, rank=group.rank, world_size=group.world_size, timeout=timeout)
+    # All ranks are on this host, and its name may resolve to nothing.
+    with variables_defaulted({"GLOO_SOCKET_IFNAME": "lo"}):
+        if dist.is_initialized():
+            added: ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
+            return added
+        dist.init_process_group("gloo", store=store, rank=group.rank, world_size=group.world_size, timeout=timeout)
     assert dist.group.WORLD is not None
     return dist.group.WORLD

@@ -11,9 +11,6 @@ where vLLM is installed; tests hold the adapter against a fake of its class.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -22,6 +19,7 @@ import torch
 
 from fastverify.comm.backend import AllReduceBackend, Support
 from fastverify.comm.group import Group
+from fastverify.comm.library_env import variables_set
 from fastverify.comm.peer_backend import FLOATS, Limits, PeerBackend
 from fastverify.comm.peer_gpus import check_native_atomics, check_own_gpus, check_peer_access, first_refusal
 from fastverify.comm.torch_groups import check_default_group, open_torch_group
@@ -33,7 +31,8 @@ _WORLD_SIZES = (2, 4, 6, 8)
 _MULTIPLE = 16
 # RankData in vLLM's csrc/custom_all_reduce.cuh: eight pointers, whatever the world size.
 _POINTERS = 8
-_SKIP_CHECK = "VLLM_SKIP_P2P_CHECK"
+# vLLM's own check of peer access needs vLLM's world group; find_support has asked the driver.
+_TRUST_DRIVER = {"VLLM_SKIP_P2P_CHECK": "1"}
 
 
 def find_support(group: Group, name: str = "vllm") -> Support:
@@ -72,7 +71,7 @@ class VllmBackend(PeerBackend):
             library = import_module("vllm.distributed.device_communicators.custom_all_reduce")
         except (ImportError, OSError) as error:
             raise EnvironmentMissingError(f"vLLM is installed but cannot be imported: {error}.") from error
-        with torch.cuda.device(self._device), _driver_is_trusted():
+        with torch.cuda.device(self._device), variables_set(_TRUST_DRIVER):
             self._library: Any = library.CustomAllreduce(
                 group=open_torch_group(group, "vLLM"), device=self._device, max_size=MAX_BYTES
             )
@@ -98,7 +97,6 @@ class VllmBackend(PeerBackend):
     def _free(self) -> None:
         torch.cuda.synchronize(self._device)
         self._library.close()
-        self._library.disabled = True  # its destructor closes again
 
 
 def fill_pointer_table(rank_data: torch.Tensor, buffers: list[int], world_size: int) -> int:
@@ -116,17 +114,3 @@ def fill_pointer_table(rank_data: torch.Tensor, buffers: list[int], world_size: 
         )
     table[1:] = table[0]
     return len(table) - 1
-
-
-@contextmanager
-def _driver_is_trusted() -> Iterator[None]:
-    """vLLM's own check of peer access needs vLLM's world group; peer access has been asked for in find_support."""
-    before = os.environ.get(_SKIP_CHECK)
-    os.environ[_SKIP_CHECK] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_SKIP_CHECK]
-        else:
-            os.environ[_SKIP_CHECK] = before
