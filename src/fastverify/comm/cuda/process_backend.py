@@ -132,13 +132,14 @@ class CudaBackend:
         if self._is_closed:
             return
         self._is_closed = True
-        self._watchdog.remove(self._watch)
         if self._watch.failure:
             self.rank.abort()
         try:
+            # The watchdog still looks: should a peer die now, kernels that wait for it leave.
             torch.cuda.synchronize(self.rank.device)
         except RuntimeError as error:
             logger.warning("the GPU of a closed all-reduce reports an error of its own: %s", error)
+        self._watchdog.remove(self._watch)
         with torch.cuda.device(self.rank.device):
             self._memory.close()
 
