@@ -15,7 +15,7 @@ import torch  # noqa: E402
 
 from fastverify.comm.cuda import compile as compiler  # noqa: E402
 from fastverify.comm.cuda.compile import ARCHITECTURES, KernelSpec, cache_name, compile_cubin, load_cubin  # noqa: E402
-from fastverify.comm.cuda.kernels import DTYPE_NUMBERS, FUNCTIONS, make_spec  # noqa: E402
+from fastverify.comm.cuda.kernels import DTYPE_NUMBERS, FUNCTIONS, has_source, make_spec  # noqa: E402
 from fastverify.errors import FastverifyError  # noqa: E402
 
 try:
@@ -26,18 +26,30 @@ except RuntimeError as error:
 ELF = b"\x7fELF"
 
 
+def compile_for(source: str, world_size: int, dtype: torch.dtype, architecture: str) -> bytes:
+    has_clusters = int(architecture.removeprefix("sm_")) >= 90
+    return compile_cubin(make_spec(source, world_size, dtype, 1, cluster=4 if has_clusters else 1), architecture)
+
+
 @pytest.mark.parametrize(("architecture", "source"), list(product(ARCHITECTURES, FUNCTIONS)))
 def test_every_source_compiles_for_every_architecture(architecture: str, source: str) -> None:
-    has_clusters = int(architecture.removeprefix("sm_")) >= 90
-    cubin = compile_cubin(make_spec(source, 2, torch.bfloat16, 1, cluster=4 if has_clusters else 1), architecture)
+    cubin = compile_for(source, 4, torch.bfloat16, architecture)
     assert cubin.startswith(ELF)
     assert all(name.encode() in cubin for name in FUNCTIONS[source])
 
 
-@pytest.mark.parametrize(("dtype", "world_size"), [(dtype, size) for dtype in DTYPE_NUMBERS for size in (2, 8)])
-def test_every_dtype_and_world_size_compiles(dtype: torch.dtype, world_size: int) -> None:
-    for source in FUNCTIONS:
-        assert compile_cubin(make_spec(source, world_size, dtype, 1), "sm_80").startswith(ELF)
+@pytest.mark.parametrize(("source", "world_size"), list(product(FUNCTIONS, (2, 8))))
+def test_every_source_compiles_for_every_world_size(source: str, world_size: int) -> None:
+    if has_source(source, world_size):
+        assert compile_for(source, world_size, torch.bfloat16, "sm_90").startswith(ELF)
+        return
+    with pytest.raises(FastverifyError, match="islands are halves of 4 or 8 ranks"):
+        compile_for(source, world_size, torch.bfloat16, "sm_90")
+
+
+@pytest.mark.parametrize(("source", "dtype"), list(product(FUNCTIONS, (torch.float32, torch.float16))))
+def test_every_source_compiles_for_every_dtype(source: str, dtype: torch.dtype) -> None:
+    assert compile_for(source, 4, dtype, "sm_80").startswith(ELF)
 
 
 def test_a_kernel_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,11 +86,11 @@ def test_a_source_that_does_not_compile_shows_the_log() -> None:
 
 
 def test_constants_shared_by_python_and_cuda_agree() -> None:
-    from fastverify.comm.cuda.launch import Protocol
+    from fastverify.comm.cuda.launch import LINE_BYTES
     from fastverify.comm.cuda.workspace import FLAG_STRIDE
 
-    header, source = compiler.read_source("inbox.cuh"), compiler.read_source("all_reduce.cu")
-    assert f"constexpr int FLAG_STRIDE = {FLAG_STRIDE};" in source
-    assert f"u32 epochs[{len(Protocol)}];" in header
-    numbers = {name: int(number) for name, number in re.findall(r"#define FV_(\w+) (\d)", header)}
+    inbox, units = compiler.read_source("inbox.cuh"), compiler.read_source("units.cuh")
+    assert f"constexpr u64 FLAG_STRIDE = {FLAG_STRIDE};" in inbox
+    assert f"constexpr u64 LINE_BYTES = {LINE_BYTES};" in inbox
+    numbers = {name: int(number) for name, number in re.findall(r"#define FV_(\w+) (\d)", units)}
     assert numbers == {str(dtype).removeprefix("torch.").upper(): number for dtype, number in DTYPE_NUMBERS.items()}

@@ -4,8 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastverify.comm.cuda.launch import Launch, Protocol, Rule, check_fits, choose_launch, fused_launch
-from fastverify.comm.cuda.workspace import Layout
+from fastverify.comm.cuda.call import make_call
+from fastverify.comm.cuda.host import host_layout
+from fastverify.comm.cuda.launch import (
+    Algorithm,
+    Launch,
+    Protocol,
+    Rule,
+    candidate_launches,
+    check_fits,
+    choose_launch,
+    fused_launch,
+    max_units,
+    num_batches,
+)
+from fastverify.comm.cuda.push import push_layout
+from fastverify.comm.cuda.workspace import Layout, Phase
 from fastverify.errors import ConfigError, ShapeError
 
 RULES = (Rule(8192, Launch(Protocol.LINES, 16, 256)), Rule(65536, Launch(Protocol.SENTINEL, 64, 512, units=2)))
@@ -16,7 +30,7 @@ RULES = (Rule(8192, Launch(Protocol.LINES, 16, 256)), Rule(65536, Launch(Protoco
     [(1, Protocol.LINES, 1), (8192, Protocol.LINES, 4), (8193, Protocol.SENTINEL, 1), (1 << 24, Protocol.SENTINEL, 64)],
 )
 def test_rule_and_blocks_follow_the_size(num_bytes: int, protocol: Protocol, blocks: int) -> None:
-    launch = choose_launch(RULES, num_bytes)
+    launch = choose_launch(RULES, num_bytes, 2)
     assert (launch.protocol, launch.blocks) == (protocol, blocks)
 
 
@@ -59,25 +73,84 @@ def test_ranks_that_do_not_fit_one_gpu_are_refused() -> None:
         check_fits(launch, 3, num_multiprocessors=132, threads_per_multiprocessor=1024)
 
 
-@given(world_size=st.integers(2, 8), max_bytes=st.integers(16, 1 << 22))
-def test_regions_do_not_overlap_and_hold_the_largest_message(world_size: int, max_bytes: int) -> None:
-    layout = Layout(world_size, max_bytes)
+layouts = st.builds(Layout, st.integers(2, 8), st.integers(16, 1 << 22), st.booleans())
+
+
+@given(layout=layouts)
+def test_regions_do_not_overlap(layout: Layout) -> None:
     end = 0
-    for protocol in Protocol:
-        region = layout.region(protocol)
+    for region in layout.regions.values():
         assert region.offset == end
-        assert region.offset % 256 == region.area_bytes % 256 == 0
-        assert region.area_bytes * protocol.unit_bytes >= max_bytes * 16
-        assert region.num_bytes >= 2 * world_size * region.area_bytes
+        assert region.offset % 256 == region.slot_bytes % 256 == region.flags % 256 == 0
         end = region.offset + region.num_bytes
     assert layout.num_bytes == end
 
 
-def test_the_smallest_chunks_have_a_flag_each() -> None:
-    layout, launch = Layout(2, 100_000), Launch(Protocol.FLAGS, 1, 32)
-    region = layout.region(Protocol.FLAGS)
-    flags = (region.num_bytes - 4 * region.area_bytes) // (4 * 64)
-    assert flags == layout.max_chunks >= 100_000 / launch.batch_bytes
+@given(layout=layouts, data=st.data(), item_bytes=st.sampled_from([2, 4]))
+def test_areas_and_flags_of_any_call_fit_a_slot(layout: Layout, data: st.DataObject, item_bytes: int) -> None:
+    protocol = data.draw(st.sampled_from(Protocol))
+    algorithm = data.draw(st.sampled_from(layout.algorithms(protocol)))
+    launch = Launch(protocol, 1, data.draw(st.sampled_from([32, 512])), algorithm=algorithm)
+    num_bytes = data.draw(st.integers(1, layout.largest_message(algorithm, protocol)))
+    call = make_call(layout, [0] * layout.world_size, 0, launch, num_bytes, item_bytes)
+    parts = algorithm.num_parts(layout.world_size)
+    part_units = -(-num_bytes // (protocol.unit_bytes * parts))
+    needs = {Phase.FIRST: part_units}
+    if algorithm is not Algorithm.ONE_SHOT:
+        needs[Phase.GATHER] = part_units
+    if algorithm is Algorithm.ISLANDS:
+        needs[Phase.EXCHANGE] = part_units * 4 // item_bytes
+    for phase, units in needs.items():
+        region = call.regions[phase]
+        num_areas = 2 if phase is Phase.EXCHANGE else parts if algorithm is Algorithm.ISLANDS else layout.world_size
+        if layout.uses_outbox(protocol):
+            num_areas = 1
+            units = -(-num_bytes // protocol.unit_bytes) if phase is Phase.FIRST else units
+        assert region.area_bytes >= 16 * units
+        assert num_areas * region.area_bytes <= region.flags
+        if protocol is Protocol.FLAGS:
+            flags = num_areas * num_batches(launch, num_bytes, layout.world_size)
+            assert region.flags + 64 * flags <= region.slot_bytes
+
+
+def test_islands_are_halves_of_four_or_eight_ranks_in_gpu_memory() -> None:
+    for world_size in range(2, 9):
+        for layout in (push_layout(world_size), host_layout(world_size)):
+            has_islands = Algorithm.ISLANDS in layout.algorithms(Protocol.SENTINEL)
+            assert has_islands == (world_size in (4, 8) and not layout.has_outboxes)
+            assert layout.algorithms(Protocol.FLAGS) == (Algorithm.ONE_SHOT, Algorithm.TWO_SHOT)
+    with pytest.raises(ConfigError, match="islands use lines or sentinels"):
+        Launch(Protocol.FLAGS, 1, 32, algorithm=Algorithm.ISLANDS)
+
+
+def test_memory_stays_sensible() -> None:
+    """The table in workspace.py."""
+    sizes = {n: [layout(n).num_bytes / 2**20 for layout in (push_layout, host_layout)] for n in (2, 4, 8)}
+    expected = {2: [30.4, 36.0], 4: [50.4, 18.5], 8: [29.4, 12.2]}
+    assert {n: pytest.approx(mb, abs=0.05) for n, mb in sizes.items()} == expected
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fabric", ["push", "host"])
+@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+def test_candidates_are_a_handful_that_can_run(world_size: int, fabric: str, fused: bool) -> None:
+    layout = push_layout(world_size) if fabric == "push" else host_layout(world_size)
+    for num_bytes in (4096, 8192, 14_336, 57_344, 172_032, 229_376, 1 << 20, 4 << 20):
+        candidates = candidate_launches(fabric, world_size, num_bytes, fused=fused)
+        assert 6 <= len(candidates) <= 16
+        assert len(set(candidates)) == len(candidates)
+        for launch in candidates:
+            assert launch.algorithm in layout.algorithms(launch.protocol)
+            assert launch.units <= max_units(world_size)
+            assert fused or launch.threads <= 512
+            assert fused or launch.blocks <= num_batches(launch, num_bytes, world_size)
+        if world_size > 2 and not fused:
+            assert {launch.algorithm for launch in candidates} >= {Algorithm.ONE_SHOT, Algorithm.TWO_SHOT}
+
+
+def test_candidates_of_unknown_memory_are_refused() -> None:
+    with pytest.raises(ConfigError, match="memory is push or host, got 'nvlink'"):
+        candidate_launches("nvlink", 2, 4096, fused=False)
 
 
 def test_world_sizes_and_sizes_that_cannot_be() -> None:

@@ -23,7 +23,7 @@ from fastverify.errors import EnvironmentMissingError, FastverifyError
 logger = logging.getLogger(__name__)
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-_HEADERS = ("inbox.cuh", "ptx.cuh")
+_HEADERS = ("call.cuh", "fused.cuh", "inbox.cuh", "parts.cuh", "ptx.cuh", "row_total.cuh", "units.cuh")
 _OPTIONS = ("--std=c++17", "-default-device")
 
 

@@ -1,34 +1,59 @@
-"""Inboxes in pinned host memory, for GPUs that cannot reach each other: data crosses PCIe twice, the CPU does nothing.
+"""Inboxes and outboxes in pinned host memory, for GPUs that cannot reach each other.
 
-Bytes over PCIe are what costs, and a poll is one too: messages up to 128 KB carry their own readiness, larger ones
-raise one flag per chunk. Run so far with the ranks of one process, which share one PCIe link; placement on the reader's
-NUMA node and one mapping shared by several processes are not built.
+Data crosses PCIe twice, and the CPU does nothing. Bytes over PCIe are what costs, and a poll is one too. Two ranks
+write into inboxes: each reader polls memory on its own NUMA node. More ranks write lines and flags once, into an
+outbox on the writer's own node, which every peer reads: the message crosses the writer's link once instead of n - 1
+times. Either way the memory of rank r belongs on r's node. Sentinels keep inboxes, since their reader empties them.
+The tables hold for two ranks of one H200, which share one PCIe link; otherwise they are a guess until the chooser has
+measured.
 """
 
 from __future__ import annotations
 
 import torch
 
-from fastverify.comm.cuda.launch import Launch, Protocol, Rule
+from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol, Rule
 from fastverify.comm.cuda.push import fill_inbox
 from fastverify.comm.cuda.rank import Fabric
-from fastverify.comm.cuda.workspace import Layout
+from fastverify.comm.cuda.workspace import Layout, default_max_bytes
 
 _KB = 1024
-# Measured: benchmarks/results/all_reduce_gpu_tune_h200_2026-11.json, NVIDIA H200, 2026-11.
-HOST = Fabric(
-    "host",
-    rules=(
-        Rule(64 * _KB, Launch(Protocol.SENTINEL, 64, 128, pause_ns=100)),
-        Rule(128 * _KB, Launch(Protocol.SENTINEL, 32, 128, units=2)),
-        Rule(512 * _KB, Launch(Protocol.FLAGS, 32, 512, units=2, pause_ns=100)),
-        Rule(1024 * _KB, Launch(Protocol.FLAGS, 64, 256)),
-    ),
-    fused_rules=(
-        Rule(64 * _KB, Launch(Protocol.SENTINEL, 64, 256, pause_ns=200, cluster=4)),
-        Rule(1024 * _KB, Launch(Protocol.SENTINEL, 64, 256, pause_ns=200, cluster=8)),
-    ),
+_EVERYTHING = 1 << 40
+# Measured: benchmarks/results/all_reduce_gpu_tune_h200_2026-11.json, NVIDIA H200, 2026-11. Above 1 MB: a guess.
+_ONE_SHOT = (
+    Rule(64 * _KB, Launch(Protocol.SENTINEL, 64, 128, pause_ns=100)),
+    Rule(128 * _KB, Launch(Protocol.SENTINEL, 32, 128, units=2)),
+    Rule(512 * _KB, Launch(Protocol.FLAGS, 32, 512, units=2, pause_ns=100)),
+    Rule(_EVERYTHING, Launch(Protocol.FLAGS, 64, 256)),
 )
+# Arbitrary: not measured yet.
+_TWO_SHOT = (
+    Rule(64 * _KB, Launch(Protocol.SENTINEL, 64, 128, pause_ns=100, algorithm=Algorithm.TWO_SHOT)),
+    Rule(_EVERYTHING, Launch(Protocol.FLAGS, 32, 512, pause_ns=100, algorithm=Algorithm.TWO_SHOT)),
+)
+_FUSED = (
+    Rule(64 * _KB, Launch(Protocol.SENTINEL, 64, 256, pause_ns=200, cluster=4)),
+    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 64, 256, pause_ns=200, cluster=8)),
+)
+_GATHER = (
+    Rule(16 * _KB, Launch(Protocol.LINES, 64, 128, pause_ns=100)),
+    Rule(_EVERYTHING, Launch(Protocol.FLAGS, 32, 512, pause_ns=100)),
+)
+
+
+def host_layout(world_size: int, max_bytes: int | None = None) -> Layout:
+    """Memory of one rank."""
+    return Layout(
+        world_size,
+        max_bytes or default_max_bytes(world_size),
+        has_outboxes=world_size > 2,
+        max_sentinel_bytes=1024 * _KB,
+    )
+
+
+def host_fabric(algorithm: Algorithm = Algorithm.ONE_SHOT) -> Fabric:
+    """The launches to start from with one algorithm."""
+    return Fabric("host", _TWO_SHOT if algorithm is Algorithm.TWO_SHOT else _ONE_SHOT, _FUSED, _GATHER)
 
 
 def allocate_inbox(layout: Layout) -> torch.Tensor:

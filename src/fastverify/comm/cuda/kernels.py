@@ -8,20 +8,21 @@ import torch
 
 from fastverify.comm.cuda.compile import KernelSpec, load_cubin
 from fastverify.comm.cuda.driver import Kernel, load_kernels
-from fastverify.comm.cuda.launch import Launch, max_threads
+from fastverify.comm.cuda.launch import ISLAND_WORLD_SIZES, MAX_SUM_THREADS, Algorithm, Launch, Protocol, max_threads
+from fastverify.errors import ConfigError
 
-# Must match FV_FLOAT32, FV_BFLOAT16 and FV_FLOAT16 in sources/inbox.cuh.
+# Must match FV_FLOAT32, FV_BFLOAT16 and FV_FLOAT16 in sources/units.cuh.
 DTYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_BOXES = ("lines", "sentinel", "flags", "outbox_lines", "outbox_flags")
 # A profiler shows these names; trace/kind_table.py knows them by the prefix.
 FUNCTIONS = {
-    "all_reduce.cu": (
-        "fastverify_all_reduce_lines",
-        "fastverify_all_reduce_sentinel",
-        "fastverify_all_reduce_flags",
-        "fastverify_empty",
-    ),
-    "fused.cu": ("fastverify_fused_lines", "fastverify_fused_sentinel"),
+    "all_reduce.cu": (*(f"fastverify_all_reduce_{boxes}" for boxes in _BOXES), "fastverify_empty"),
+    "two_shot.cu": tuple(f"fastverify_two_shot_{boxes}" for boxes in _BOXES),
+    "islands.cu": ("fastverify_islands_lines", "fastverify_islands_sentinel"),
+    "gather.cu": tuple(f"fastverify_all_gather_{boxes}" for boxes in _BOXES if boxes != "sentinel"),
+    "fused.cu": tuple(f"fastverify_fused_{boxes}" for boxes in ("lines", "sentinel", "outbox_lines")),
 }
+_SOURCES = {Algorithm.ONE_SHOT: "all_reduce", Algorithm.TWO_SHOT: "two_shot", Algorithm.ISLANDS: "islands"}
 
 
 def make_spec(source: str, world_size: int, dtype: torch.dtype, units: int, cluster: int = 1) -> KernelSpec:
@@ -30,40 +31,66 @@ def make_spec(source: str, world_size: int, dtype: torch.dtype, units: int, clus
         "FV_WORLD": world_size,
         "FV_DTYPE": DTYPE_NUMBERS[dtype],
         "FV_UNITS": units,
-        "FV_MAX_THREADS": max_threads(units),
+        "FV_MAX_THREADS": max_threads(units) if "fused" in source else MAX_SUM_THREADS,
         "FV_CLUSTER": cluster,
     }
     return KernelSpec(source, tuple(defines.items()))
 
 
+def has_source(source: str, world_size: int) -> bool:
+    """Whether a source exists for this many ranks."""
+    return source != "islands.cu" or world_size in ISLAND_WORLD_SIZES
+
+
 class KernelSet:
-    """Kernels of `world_size` ranks on one device."""
+    """Kernels of `world_size` ranks on one device. Each method loads what is new, which no capture may do."""
 
     def __init__(self, device: torch.device, world_size: int) -> None:
         major, minor = torch.cuda.get_device_capability(device)
+        self.device = device
         self.architecture = f"sm_{major}{minor}"
         self.has_clusters = self.can_overlap = major >= 9
         self._world_size = world_size
         self._loaded: dict[KernelSpec, dict[str, Kernel]] = {}
 
-    def all_reduce(self, dtype: torch.dtype, launch: Launch) -> Kernel:
-        """Function that sums; loads it where it is new, which must not happen during a capture."""
-        name = f"fastverify_all_reduce_{launch.protocol.name.lower()}"
-        return self._load(make_spec("all_reduce.cu", self._world_size, dtype, launch.units))[name]
+    def all_reduce(self, dtype: torch.dtype, launch: Launch, *, outbox: bool = False) -> Kernel:
+        """Function that sums."""
+        source = _SOURCES[launch.algorithm]
+        return self._find(source, f"{source}_{_boxes(launch.protocol, outbox)}", dtype, launch)
 
-    def fused(self, dtype: torch.dtype, launch: Launch) -> Kernel:
+    def fused(self, dtype: torch.dtype, launch: Launch, *, outbox: bool = False) -> Kernel:
         """Function that sums, adds the residual and norms."""
-        name = f"fastverify_fused_{launch.protocol.name.lower()}"
-        return self._load(make_spec("fused.cu", self._world_size, dtype, launch.units, launch.cluster))[name]
+        return self._find("fused", f"fused_{_boxes(launch.protocol, outbox)}", dtype, launch)
+
+    def all_gather(self, launch: Launch, *, outbox: bool = False) -> Kernel:
+        """Function that gathers bytes."""
+        return self._find("gather", f"all_gather_{_boxes(launch.protocol, outbox)}", torch.bfloat16, launch)
 
     def empty(self) -> Kernel:
         """Function that does nothing, the floor of any time."""
         return self._load(make_spec("all_reduce.cu", self._world_size, torch.bfloat16, 1))["fastverify_empty"]
 
+    def _find(self, source: str, function: str, dtype: torch.dtype, launch: Launch) -> Kernel:
+        file, name = f"{source}.cu", f"fastverify_{function}"
+        if name not in FUNCTIONS[file] or not has_source(file, self._world_size):
+            raise ConfigError(
+                f"{file} has {', '.join(FUNCTIONS[file])}, got {name} for {self._world_size} ranks. Use another launch."
+            )
+        return self._load(make_spec(file, self._world_size, dtype, launch.units, launch.cluster))[name]
+
     def _load(self, spec: KernelSpec) -> dict[str, Kernel]:
         if spec not in self._loaded:
+            if torch.cuda.is_current_stream_capturing():
+                raise ConfigError(
+                    f"kernels are loaded before a capture, got a first call of {spec.source} with {dict(spec.defines)} "
+                    f"inside one. Make one eager call of the same shape on every rank before."
+                )
             self._loaded[spec] = load_kernels(load_cubin(spec, self.architecture), FUNCTIONS[spec.source])
         return self._loaded[spec]
+
+
+def _boxes(protocol: Protocol, outbox: bool) -> str:
+    return f"outbox_{protocol.name.lower()}" if outbox else protocol.name.lower()
 
 
 @cache

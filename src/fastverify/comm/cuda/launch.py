@@ -1,7 +1,7 @@
-"""How many blocks of how many threads, and which protocol, for a message of a given size. Plain arithmetic, no GPU.
+"""Which algorithm and protocol, and how many blocks of how many threads, for a message. Plain arithmetic, no GPU.
 
-A table of rules belongs to one kind of memory (push.py, host.py). Its crossovers hold for the machine that the record
-beside it names; nothing measures them on another machine yet.
+A table of rules belongs to one kind of memory (push.py, host.py); `choose_launch` reads it. `candidate_launches` lists
+what is worth measuring on another machine.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from fastverify.errors import ConfigError, ShapeError
 
 WARP = 32
 MAX_THREADS = 1024
+MAX_SUM_THREADS = 512  # of kernels that are not fused: threads hold a line of every rank, which takes registers
+LINE_BYTES = 16  # must match LINE_BYTES in sources/inbox.cuh
+ISLAND_WORLD_SIZES = (4, 8)
+MAX_CANDIDATES = 16
+_KB = 1024
 
 
 class Protocol(IntEnum):
-    """How a reader knows that data is there; the number is the protocol's epoch counter (Control in inbox.cuh)."""
+    """How a reader knows that data is there (sources/inbox.cuh)."""
 
     LINES = 0
     SENTINEL = 1
@@ -26,6 +31,18 @@ class Protocol(IntEnum):
     def unit_bytes(self) -> int:
         """Bytes of input that one thread moves at a time."""
         return 8 if self is Protocol.LINES else 16
+
+
+class Algorithm(IntEnum):
+    """Who sums what; each has a source file of its own."""
+
+    ONE_SHOT = 0
+    TWO_SHOT = 1
+    ISLANDS = 2
+
+    def num_parts(self, world_size: int) -> int:
+        """How many ranks share the sums of a message."""
+        return (1, world_size, world_size // 2)[self]
 
 
 @dataclass(frozen=True)
@@ -38,6 +55,7 @@ class Launch:
     units: int = 1
     pause_ns: int = 0
     cluster: int = 1
+    algorithm: Algorithm = Algorithm.ONE_SHOT
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.blocks % self.cluster:
@@ -47,16 +65,23 @@ class Launch:
         limit = max_threads(self.units)
         if not (0 < self.threads <= limit and self.threads % WARP == 0):
             raise ConfigError(f"threads must be a multiple of {WARP} up to {limit}, got {self.threads}.")
+        if self.algorithm is Algorithm.ISLANDS and self.protocol is Protocol.FLAGS:
+            raise ConfigError("islands use lines or sentinels, got flags.")
 
     @property
     def batch_bytes(self) -> int:
-        """Input that one block moves at a time."""
+        """Input that one block moves at a time, of each part."""
         return self.threads * self.units * self.protocol.unit_bytes
 
 
+def max_units(world_size: int) -> int:
+    """Units in flight per thread that fit its registers: it holds a line from every rank for each."""
+    return 4 if world_size <= 4 else 2
+
+
 def max_threads(units: int) -> int:
-    """Threads that a block may have: those with four units in flight need more registers."""
-    return MAX_THREADS // 2 if units == 4 else MAX_THREADS
+    """Threads that a block may have: those with several units in flight need more registers."""
+    return MAX_THREADS if units == 1 else MAX_THREADS // 2
 
 
 @dataclass(frozen=True)
@@ -67,15 +92,25 @@ class Rule:
     launch: Launch
 
 
-def choose_launch(rules: tuple[Rule, ...], num_bytes: int) -> Launch:
-    """The first rule that reaches, the last one for anything larger, without blocks that would have nothing to do."""
-    rule = next((rule for rule in rules if num_bytes <= rule.max_bytes), rules[-1])
-    return replace(rule.launch, blocks=min(rule.launch.blocks, num_batches(rule.launch, num_bytes)))
+def find_rule(rules: tuple[Rule, ...], num_bytes: int) -> Launch:
+    """The first rule that reaches, the last one for anything larger."""
+    return next((rule for rule in rules if num_bytes <= rule.max_bytes), rules[-1]).launch
 
 
-def num_batches(launch: Launch, num_bytes: int) -> int:
-    """Blocks that would move the message in one go."""
-    return max(1, -(-num_bytes // launch.batch_bytes))
+def choose_launch(rules: tuple[Rule, ...], num_bytes: int, world_size: int) -> Launch:
+    """What the rules say, without blocks that would have nothing to do."""
+    return trim(find_rule(rules, num_bytes), num_bytes, world_size)
+
+
+def trim(launch: Launch, num_bytes: int, world_size: int) -> Launch:
+    """The launch without blocks that would have nothing to do."""
+    return replace(launch, blocks=min(launch.blocks, num_batches(launch, num_bytes, world_size)))
+
+
+def num_batches(launch: Launch, num_bytes: int, world_size: int) -> int:
+    """Blocks that would move the message, or each part of it, in one go."""
+    parts = launch.algorithm.num_parts(world_size)
+    return max(1, -(-num_bytes // (launch.batch_bytes * parts)))
 
 
 def fused_launch(protocol: Protocol, num_rows: int, row_bytes: int, *, cluster: int, max_blocks: int) -> Launch:
@@ -109,3 +144,77 @@ def check_fits(launch: Launch, world_size: int, num_multiprocessors: int, thread
             f"two kernels of {world_size} ranks of {launch.blocks} blocks must fit on one GPU, which holds {room} "
             f"blocks of {launch.threads} threads for certain. Use fewer blocks."
         )
+
+
+def candidate_launches(fabric: str, world_size: int, num_bytes: int, *, fused: bool) -> tuple[Launch, ...]:
+    """6 to 16 launches worth measuring, without twins, in the same order everywhere.
+
+    Algorithms that the world size does not allow are absent. A fused launch gets the threads that its rows need when it
+    is used (rank.py). Arbitrary: shapes around those that won on one H200.
+    """
+    if fabric not in ("push", "host"):
+        raise ConfigError(f"memory is push or host, got {fabric!r}.")
+    if fused:
+        return tuple(_fused_shapes(fabric, num_bytes))
+    shapes = _push_shapes(world_size, num_bytes) if fabric == "push" else _host_shapes(world_size, num_bytes)
+    return tuple(dict.fromkeys(trim(launch, num_bytes, world_size) for launch in shapes))
+
+
+def _push_shapes(world_size: int, num_bytes: int) -> list[Launch]:
+    found = []
+    if num_bytes <= 64 * _KB:
+        found += [Launch(Protocol.LINES, *shape) for shape in ((64, 64), (32, 128), (64, 256))]
+    if num_bytes <= 512 * _KB:
+        found += [Launch(Protocol.SENTINEL, *shape) for shape in ((64, 64), (64, 128), (64, 256), (64, 512))]
+        if num_bytes > 64 * _KB:
+            found += [Launch(Protocol.SENTINEL, *shape) for shape in ((128, 128, 1), (64, 256, 2), (32, 256, 1))]
+    else:
+        shapes = ((64, 512, 1), (64, 512, 2), (128, 256, 2), (128, 512, 1), (128, 512, 2), (128, 256, 4))
+        found += [Launch(Protocol.SENTINEL, *shape) for shape in shapes if shape[2] <= max_units(world_size)]
+    return found + _parted_shapes(Algorithm.TWO_SHOT, world_size, num_bytes) + _island_shapes(world_size, num_bytes)
+
+
+def _parted_shapes(algorithm: Algorithm, world_size: int, num_bytes: int) -> list[Launch]:
+    lines = Launch(Protocol.LINES, 32, 128, algorithm=algorithm)
+    middle = Launch(Protocol.SENTINEL, 64, 256, algorithm=algorithm)
+    wide = Launch(Protocol.SENTINEL, 128, 512, algorithm=algorithm)
+    if world_size == 2:
+        return [middle, wide] if num_bytes >= 256 * _KB else []
+    if num_bytes <= 64 * _KB:
+        return [lines, replace(middle, threads=64), replace(middle, threads=128), middle]
+    return [replace(middle, threads=128), middle, replace(middle, blocks=128), wide]
+
+
+def _island_shapes(world_size: int, num_bytes: int) -> list[Launch]:
+    return _parted_shapes(Algorithm.ISLANDS, world_size, num_bytes) if world_size in ISLAND_WORLD_SIZES else []
+
+
+def _host_shapes(world_size: int, num_bytes: int) -> list[Launch]:
+    found = []
+    algorithms = [Algorithm.ONE_SHOT] if world_size == 2 else [Algorithm.ONE_SHOT, Algorithm.TWO_SHOT]
+    for algorithm in algorithms:
+        if num_bytes <= 64 * _KB:
+            found += [Launch(Protocol.LINES, 64, 128, pause_ns=pause, algorithm=algorithm) for pause in (0, 100)]
+        if num_bytes <= 256 * _KB:
+            shapes = ((64, 128, 1, 0), (64, 128, 1, 100), (32, 128, 2, 0), (64, 256, 1, 100))
+            found += [Launch(Protocol.SENTINEL, *shape, algorithm=algorithm) for shape in shapes]
+        else:
+            found.append(Launch(Protocol.FLAGS, 32, 512, 1, 100, algorithm=algorithm))
+            found.append(Launch(Protocol.FLAGS, 128, 256, 1, 0, algorithm=algorithm))
+        if num_bytes > 16 * _KB:
+            shapes = ((64, 256, 1, 0), (32, 512, 2, 100), (16, 512, 2, 0), (64, 512, 1, 0))
+            found += [Launch(Protocol.FLAGS, *shape, algorithm=algorithm) for shape in shapes]
+    return found[:MAX_CANDIDATES]
+
+
+def _fused_shapes(fabric: str, num_bytes: int) -> list[Launch]:
+    pauses = (0, 200) if fabric == "host" else (0,)
+    found = [
+        Launch(Protocol.SENTINEL, blocks, 256, pause_ns=pause, cluster=cluster)
+        for cluster in (2, 4, 8)
+        for blocks in ((64, 128) if fabric == "push" else (64,))
+        for pause in pauses
+    ]
+    if fabric == "push" and num_bytes <= 64 * _KB:
+        found += [Launch(Protocol.LINES, 64, 256, cluster=cluster) for cluster in (4, 8)]
+    return found

@@ -1,29 +1,51 @@
 """Inboxes in GPU memory: a rank writes straight into the memory that its peer polls.
 
-Regime: ranks that reach each other's memory. Run so far with the ranks of one process on one GPU only; memory of other
-processes (cudaIpc) and of a second GPU is not mapped here yet.
+Regime: ranks that reach each other's memory, on one GPU or over NVLink or PCIe. The tables hold for two ranks on one
+H200; for more ranks they are a guess until the chooser has measured.
 """
 
 from __future__ import annotations
 
 import torch
 
-from fastverify.comm.cuda.launch import Launch, Protocol, Rule
+from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol, Rule
 from fastverify.comm.cuda.rank import Fabric
-from fastverify.comm.cuda.workspace import Layout
+from fastverify.comm.cuda.workspace import Layout, default_max_bytes
 
 _KB = 1024
-# Measured: benchmarks/results/all_reduce_gpu_tune_h200_2026-11.json, NVIDIA H200, 2026-11.
-PUSH = Fabric(
-    "push",
-    rules=(
-        Rule(8 * _KB, Launch(Protocol.LINES, 16, 256)),
-        Rule(256 * _KB, Launch(Protocol.SENTINEL, 64, 256)),
-        Rule(512 * _KB, Launch(Protocol.SENTINEL, 64, 512)),
-        Rule(1024 * _KB, Launch(Protocol.SENTINEL, 64, 512, units=2)),
-    ),
-    fused_rules=(Rule(1024 * _KB, Launch(Protocol.SENTINEL, 64, 256, cluster=4)),),
+_EVERYTHING = 1 << 40
+# Measured: benchmarks/results/all_reduce_gpu_tune_h200_2026-11.json, NVIDIA H200, 2026-11. Above 1 MB: a guess.
+_TWO_RANKS = (
+    Rule(8 * _KB, Launch(Protocol.LINES, 16, 256)),
+    Rule(256 * _KB, Launch(Protocol.SENTINEL, 64, 256)),
+    Rule(512 * _KB, Launch(Protocol.SENTINEL, 64, 512)),
+    Rule(1024 * _KB, Launch(Protocol.SENTINEL, 64, 512, units=2)),
+    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 128, 512, units=2)),
 )
+_FUSED = (Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 64, 256, cluster=4)),)
+# Sentinels would change bits that are no numbers.
+_GATHER = (Rule(128 * _KB, Launch(Protocol.LINES, 32, 256)), Rule(_EVERYTHING, Launch(Protocol.FLAGS, 64, 512)))
+
+
+def push_layout(world_size: int, max_bytes: int | None = None) -> Layout:
+    """Memory of one rank; flags only serve gathers here."""
+    return Layout(world_size, max_bytes or default_max_bytes(world_size), max_flag_bytes=512 * _KB)
+
+
+def push_fabric(algorithm: Algorithm = Algorithm.ONE_SHOT) -> Fabric:
+    """The launches to start from with one algorithm."""
+    return Fabric("push", _sum_rules(algorithm), _FUSED, _GATHER)
+
+
+def _sum_rules(algorithm: Algorithm) -> tuple[Rule, ...]:
+    if algorithm is Algorithm.ONE_SHOT:
+        return _TWO_RANKS
+    # Arbitrary: not measured yet; each rank sums a part, so fewer blocks have work than with one-shot.
+    return (
+        Rule(16 * _KB, Launch(Protocol.LINES, 32, 128, algorithm=algorithm)),
+        Rule(512 * _KB, Launch(Protocol.SENTINEL, 64, 256, algorithm=algorithm)),
+        Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 128, 512, algorithm=algorithm)),
+    )
 
 
 def allocate_inbox(layout: Layout, device: torch.device) -> torch.Tensor:
@@ -35,6 +57,5 @@ def allocate_inbox(layout: Layout, device: torch.device) -> torch.Tensor:
 
 def fill_inbox(inbox: torch.Tensor, layout: Layout) -> None:
     """What an inbox must hold before the first call."""
-    for protocol in Protocol:
-        region = layout.region(protocol)
+    for region in layout.regions.values():
         inbox[region.offset : region.offset + region.num_bytes] = region.fill

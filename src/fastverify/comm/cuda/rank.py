@@ -1,59 +1,40 @@
-"""One rank of the CUDA all-reduce: its inbox, its counters, its stream, and the launches of its kernels.
+"""One rank of the CUDA collectives: its memory, its counters, its stream, and the launches of its kernels.
 
 It does not know whose memory the inboxes are: push.py puts them on the GPU, host.py into pinned host memory. All calls
-of a rank run on one stream; every rank makes the same calls in the same order.
+of a rank run on one stream; every rank makes the same calls in the same order. A message that is larger than its
+algorithm's memory goes in pieces, each a call of its own.
 """
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
+from fastverify.comm.cuda.call import Call, Outcome, RankStatus, StatusWords, make_call
 from fastverify.comm.cuda.driver import Kernel
 from fastverify.comm.cuda.kernels import DTYPE_NUMBERS, KernelSet
-from fastverify.comm.cuda.launch import Launch, Protocol, Rule, choose_launch, fused_launch
+from fastverify.comm.cuda.launch import Launch, Rule, choose_launch, find_rule, fused_launch, trim
+from fastverify.comm.cuda.stream_guard import StreamGuard
 from fastverify.comm.cuda.workspace import Layout
 from fastverify.errors import CommTimeoutError, ConfigError, ShapeError, UnsupportedError
 
 _ALIGNMENT = 16
 
 
-class _Call(ctypes.Structure):
-    """Must match Call in sources/inbox.cuh."""
-
-    _fields_ = [
-        ("inboxes", ctypes.c_uint64 * 8),
-        ("own_inbox", ctypes.c_uint64),
-        ("control", ctypes.c_uint64),
-        ("input", ctypes.c_uint64),
-        ("output", ctypes.c_uint64),
-        ("residual", ctypes.c_uint64),
-        ("weight", ctypes.c_uint64),
-        ("num_bytes", ctypes.c_uint64),
-        ("area_bytes", ctypes.c_uint64),
-        ("spin_bound", ctypes.c_uint64),
-        ("rank", ctypes.c_uint32),
-        ("protocol", ctypes.c_uint32),
-        ("pause_ns", ctypes.c_uint32),
-        ("row_bytes", ctypes.c_uint32),
-        ("max_chunks", ctypes.c_uint32),
-        ("eps", ctypes.c_float),
-    ]
-
-
 @dataclass(frozen=True)
 class Fabric:
-    """What inbox memory is good at: `rules` for sums; protocol and cluster size of the fused kernel."""
+    """One kind of memory and the launches that suit it: sums, the fused kernel (one row per cluster), gathers."""
 
     name: str
     rules: tuple[Rule, ...]
     fused_rules: tuple[Rule, ...]
+    gather_rules: tuple[Rule, ...]
 
 
 class CudaRank:
-    """Launches the kernels of one rank on its stream."""
+    """Launches the kernels of one rank, on `stream` or, where that is None, on torch's current stream."""
 
     def __init__(
         self,
@@ -62,21 +43,29 @@ class CudaRank:
         layout: Layout,
         kernels: KernelSet,
         fabric: Fabric,
-        stream: torch.cuda.Stream,
-        spin_bound_cycles: int,
+        stream: torch.cuda.Stream | None = None,
+        spin_bound_cycles: int = 0,
         *,
-        overlap: bool,
+        overlap: bool = True,
     ) -> None:
         self.rank = rank
-        self.stream = stream
+        self.device = kernels.device
+        self._stream = stream
+        self._guard = StreamGuard(rank)
         self._inboxes = inboxes
         self._layout = layout
         self._kernels = kernels
         self._fabric = fabric
         self._spin_bound_cycles = spin_bound_cycles
         self._overlap = overlap and kernels.can_overlap
-        # Control of inbox.cuh: three epochs, a count of blocks, and four words about a peer that did not come.
-        self._control = torch.tensor([1, 1, 1, 0, 0, 0, 0, 0], dtype=torch.int32, device=stream.device)
+        self._status = StatusWords()
+        # Control of call.cuh: epoch, arrived blocks, whether a thread has reported.
+        self._control = torch.tensor([1, 0, 0], dtype=torch.int32, device=self.device)
+
+    @property
+    def stream(self) -> torch.cuda.Stream:
+        """Where its calls run."""
+        return self._stream or torch.cuda.current_stream(self.device)
 
     def all_reduce(
         self, x: torch.Tensor, out: torch.Tensor | None = None, launch: Launch | None = None
@@ -84,10 +73,14 @@ class CudaRank:
         """Sum of `x` over the ranks, into `out` (default: `x` itself) and returned."""
         out = x if out is None else out
         self._check(x, out)
-        launch = launch or choose_launch(self._fabric.rules, x.nbytes)
-        call = self._make_call(launch.protocol, x, out)
-        call.pause_ns = launch.pause_ns
-        self._start(self._kernels.all_reduce(x.dtype, launch), launch, call)
+        launch = launch or self.choose_launch(x.nbytes)
+        outbox = self._layout.uses_outbox(launch.protocol)
+        self._check_algorithm(launch)
+        kernel = self._kernels.all_reduce(x.dtype, launch, outbox=outbox)
+        for start, num_bytes in self._pieces(launch, x.nbytes):
+            call = self._make_call(launch, num_bytes, x.element_size())
+            call.input, call.output = x.data_ptr() + start, out.data_ptr() + start
+            self._start(kernel, trim(launch, num_bytes, self._layout.world_size), call)
         return out
 
     def all_reduce_residual_rmsnorm(
@@ -98,82 +91,157 @@ class CudaRank:
         eps: float,
         out: torch.Tensor | None = None,
         launch: Launch | None = None,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`residual += sum over ranks of x`; returns RMSNorm(residual) * weight, into `out` (default: `x`).
+        """`residual += sum over ranks of x (+ bias)`; returns RMSNorm(residual) * weight, into `out` (default: `x`).
 
-        Shapes: x, residual, out [rows, hidden]; weight [hidden].
+        Shapes: x, residual, out [rows, hidden]; weight, bias [hidden]. A `launch` gets the threads that a row needs.
         """
         out = x if out is None else out
         self._check(x, out, residual)
-        if x.dim() != 2 or weight.shape != x.shape[1:] or weight.dtype != x.dtype or weight.data_ptr() % _ALIGNMENT:
-            raise ShapeError(
-                f"x must be [rows, hidden] and weight [hidden] of its dtype, aligned to {_ALIGNMENT} bytes, got "
-                f"{list(x.shape)} {x.dtype} and {list(weight.shape)} {weight.dtype}."
-            )
+        self._check_vectors(x, weight, *(() if bias is None else (bias,)))
         row_bytes = x.shape[1] * x.element_size()
-        launch = launch or self.choose_fused_launch(x.shape[0], row_bytes)
-        call = self._make_call(launch.protocol, x, out)
-        call.residual, call.weight = residual.data_ptr(), weight.data_ptr()
-        call.row_bytes, call.eps, call.pause_ns = row_bytes, eps, launch.pause_ns
-        self._start(self._kernels.fused(x.dtype, launch), launch, call)
+        shape = launch or find_rule(self._fabric.fused_rules, x.nbytes)
+        launch = self._fit_fused(shape, x.shape[0], row_bytes)
+        kernel = self._kernels.fused(x.dtype, launch, outbox=self._layout.uses_outbox(launch.protocol))
+        for start, num_bytes in self._pieces(launch, x.nbytes, row_bytes):
+            call = self._make_call(launch, num_bytes, x.element_size())
+            call.input, call.output = x.data_ptr() + start, out.data_ptr() + start
+            call.residual, call.weight = residual.data_ptr() + start, weight.data_ptr()
+            call.bias = 0 if bias is None else bias.data_ptr()
+            call.row_bytes, call.eps = row_bytes, eps
+            self._start(kernel, self._fit_fused(shape, num_bytes // row_bytes, row_bytes), call)
+        return out
+
+    def all_gather(self, x: torch.Tensor, out: torch.Tensor, launch: Launch | None = None) -> torch.Tensor:
+        """Every rank's `x`, in rank order, into `out` [world_size, *x.shape], which is returned. Any dtype."""
+        if out.shape != (self._layout.world_size, *x.shape) or out.dtype != x.dtype:
+            raise ShapeError(
+                f"out must be [{self._layout.world_size}, *x.shape] of x's dtype, got {list(out.shape)} {out.dtype} "
+                f"for {list(x.shape)} {x.dtype}."
+            )
+        self._check_memory(x, out)
+        launch = launch or choose_launch(self._fabric.gather_rules, x.nbytes, self._layout.world_size)
+        kernel = self._kernels.all_gather(launch, outbox=self._layout.uses_outbox(launch.protocol))
+        for start, num_bytes in self._pieces(launch, x.nbytes):
+            call = self._make_call(launch, num_bytes, x.element_size())
+            call.input, call.output, call.output_stride = x.data_ptr() + start, out.data_ptr() + start, x.nbytes
+            self._start(kernel, trim(launch, num_bytes, self._layout.world_size), call)
         return out
 
     def start_empty(self, launch: Launch) -> None:
         """A kernel that does nothing, the floor of any time."""
-        self._start(self._kernels.empty(), launch, _Call())
+        self._start(self._kernels.empty(), launch, Call())
+
+    def set_rules(
+        self, rules: tuple[Rule, ...], fused_rules: tuple[Rule, ...], gather_rules: tuple[Rule, ...] = ()
+    ) -> None:
+        """Use what was measured here from now on; every rank must get the same. An empty table leaves the old one."""
+        self._fabric = replace(
+            self._fabric,
+            rules=rules or self._fabric.rules,
+            fused_rules=fused_rules or self._fabric.fused_rules,
+            gather_rules=gather_rules or self._fabric.gather_rules,
+        )
+
+    def choose_launch(self, num_bytes: int) -> Launch:
+        """The launch of a sum that the rules give."""
+        return choose_launch(self._fabric.rules, num_bytes, self._layout.world_size)
+
+    def choose_fused_launch(self, num_rows: int, row_bytes: int) -> Launch:
+        """The launch of the fused kernel that the rules and this GPU give."""
+        return self._fit_fused(find_rule(self._fabric.fused_rules, num_rows * row_bytes), num_rows, row_bytes)
+
+    def status(self) -> RankStatus | None:
+        """What a kernel said when it gave up; a plain read of host memory, None while all is well."""
+        return self._status.read()
+
+    def abort(self) -> None:
+        """Make kernels that wait leave, now and later; the rank is then unusable."""
+        self._status.abort()
 
     def check(self) -> None:
         """Wait for the stream. Raises CommTimeoutError where a kernel gave up; the workspace is then unusable."""
         self.stream.synchronize()
-        *_, is_overdue, peer, epoch, unit = self._control.tolist()
-        if is_overdue:
-            raise CommTimeoutError(
-                f"rank {self.rank} waited {self._spin_bound_cycles} clock cycles for rank {peer} in epoch {epoch} "
-                f"(unit {unit} of its data never came over {self._fabric.name} memory). Make the same calls in the "
-                f"same order on every rank, and open new ranks: these are out of step."
-            )
+        status = self.status()
+        if status is None:
+            return
+        waited = "was told to leave while it waited"
+        if status.kind is Outcome.LATE:
+            waited = f"waited {self._spin_bound_cycles} clock cycles"
+        raise CommTimeoutError(
+            f"rank {self.rank} {waited} for rank {status.peer} in epoch {status.epoch} (line {status.unit} of its data "
+            f"never came over {self._fabric.name} memory). Make the same calls in the same order on every rank, and "
+            f"open new ranks: these are out of step."
+        )
+
+    def epochs(self) -> tuple[int, ...]:
+        """The number of the next call, read from the GPU: one counter for calls of every kind."""
+        return (int(self._control[0]) % 2**32,)
 
     def set_epoch(self, epoch: int) -> None:
-        """Continue from this call number in every protocol, for tests of the wrap; on every rank before any call."""
-        signed = epoch - 2**32 if epoch >= 2**31 else epoch
-        self._control[:3] = signed
+        """Continue from this call number, for tests of the wrap; on every rank before any call."""
+        self._control[0] = epoch - 2**32 if epoch >= 2**31 else epoch
 
-    def choose_fused_launch(self, num_rows: int, row_bytes: int) -> Launch:
-        """The launch of the fused kernel that the fabric's rules and this GPU give."""
-        rules = self._fabric.fused_rules
-        shape = next((rule for rule in rules if num_rows * row_bytes <= rule.max_bytes), rules[-1]).launch
+    def _fit_fused(self, shape: Launch, num_rows: int, row_bytes: int) -> Launch:
         cluster = shape.cluster if self._kernels.has_clusters else 1
         launch = fused_launch(shape.protocol, num_rows, row_bytes, cluster=cluster, max_blocks=shape.blocks)
         return replace(launch, pause_ns=shape.pause_ns)
 
-    def _make_call(self, protocol: Protocol, x: torch.Tensor, out: torch.Tensor) -> _Call:
-        region = self._layout.region(protocol)
-        call = _Call()
-        for peer, inbox in enumerate(self._inboxes):
-            call.inboxes[peer] = inbox + region.offset
-        call.own_inbox = self._inboxes[self.rank] + region.offset
-        call.control = self._control.data_ptr()
-        call.input, call.output, call.num_bytes = x.data_ptr(), out.data_ptr(), x.nbytes
-        call.area_bytes, call.max_chunks = region.area_bytes, self._layout.max_chunks
-        call.spin_bound, call.rank, call.protocol = self._spin_bound_cycles, self.rank, protocol.value
+    def _pieces(self, launch: Launch, num_bytes: int, whole: int = 1) -> Iterator[tuple[int, int]]:
+        """Start and size of what one call carries, in multiples of `whole`."""
+        limit = self._layout.largest_message(launch.algorithm, launch.protocol)
+        size = limit // whole * whole
+        if size == 0:
+            raise ShapeError(f"a row must have at most {limit} bytes here, got {whole}. Sum and norm it separately.")
+        for start in range(0, num_bytes, size):
+            yield start, min(size, num_bytes - start)
+
+    def _make_call(self, launch: Launch, num_bytes: int, item_bytes: int) -> Call:
+        call = make_call(self._layout, self._inboxes, self.rank, launch, num_bytes, item_bytes)
+        call.control, call.status = self._control.data_ptr(), self._status.address
+        call.spin_bound = self._spin_bound_cycles
         return call
 
-    def _start(self, kernel: Kernel, launch: Launch, call: _Call) -> None:
-        current = torch.cuda.current_stream(self.stream.device)
-        if current != self.stream:
-            raise ConfigError(f"rank {self.rank} works on stream {self.stream}, got a call on {current}.")
-        kernel.launch(launch.blocks, launch.threads, self.stream.cuda_stream, call, overlap=self._overlap)
+    def _start(self, kernel: Kernel, launch: Launch, call: Call) -> None:
+        current = torch.cuda.current_stream(self.device)
+        if self._stream is None:
+            self._guard.admit(current.cuda_stream)
+        elif current != self._stream:
+            raise ConfigError(f"rank {self.rank} works on stream {self._stream}, got a call on {current}.")
+        kernel.launch(launch.blocks, launch.threads, current.cuda_stream, call, overlap=self._overlap)
+
+    def _check_algorithm(self, launch: Launch) -> None:
+        allowed = self._layout.algorithms(launch.protocol)
+        if launch.algorithm not in allowed:
+            names = ", ".join(algorithm.name for algorithm in allowed)
+            raise ConfigError(
+                f"{self._layout.world_size} ranks on {self._fabric.name} memory can use {names} with "
+                f"{launch.protocol.name}, got {launch.algorithm.name}."
+            )
 
     def _check(self, x: torch.Tensor, *others: torch.Tensor) -> None:
         if x.dtype not in DTYPE_NUMBERS:
             raise UnsupportedError(f"the CUDA all-reduce sums float32, bfloat16 and float16, got {x.dtype}.")
-        if not 0 < x.nbytes <= self._layout.max_bytes:
-            raise ShapeError(f"a message must have 1 to {self._layout.max_bytes} bytes here, got {x.nbytes}.")
-        for tensor in (x, *others):
+        self._check_memory(x, *others)
+        for tensor in others:
+            if tensor.shape != x.shape or tensor.dtype != x.dtype:
+                raise ShapeError(f"all tensors of a call must be alike, got {x.shape} {x.dtype} and {tensor.shape}.")
+
+    def _check_memory(self, *tensors: torch.Tensor) -> None:
+        for tensor in tensors:
+            if tensor.nbytes == 0:
+                raise ShapeError(f"a message must have at least 1 byte, got shape {list(tensor.shape)}.")
             if not (tensor.is_cuda and tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0):
                 raise ShapeError(
                     f"tensors must be contiguous on the GPU and aligned to {_ALIGNMENT} bytes, got strides "
                     f"{tensor.stride()} on {tensor.device} at offset {tensor.data_ptr() % _ALIGNMENT}."
                 )
-            if tensor.shape != x.shape or tensor.dtype != x.dtype:
-                raise ShapeError(f"all tensors of a call must be alike, got {x.shape} {x.dtype} and {tensor.shape}.")
+
+    def _check_vectors(self, x: torch.Tensor, *vectors: torch.Tensor) -> None:
+        for vector in vectors:
+            if x.dim() != 2 or vector.shape != x.shape[1:] or vector.dtype != x.dtype or vector.data_ptr() % _ALIGNMENT:
+                raise ShapeError(
+                    f"x must be [rows, hidden], weight and bias [hidden] of its dtype, aligned to {_ALIGNMENT} bytes, "
+                    f"got {list(x.shape)} {x.dtype} and {list(vector.shape)} {vector.dtype}."
+                )

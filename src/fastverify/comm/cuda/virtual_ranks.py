@@ -32,26 +32,27 @@ class VirtualRanks:
         fabric: FabricName = "push",
         *,
         max_bytes: int = 1 << 20,
+        layout: Layout | None = None,
         spin_bound_cycles: int = SPIN_BOUND_CYCLES,
         overlap: bool = True,
         device: str = "cuda:0",
     ) -> None:
         self.device = torch.device(device)
         torch.cuda.set_device(self.device)
-        layout = Layout(world_size, max_bytes)
+        self.layout = layout or (push.push_layout if fabric == "push" else host.host_layout)(world_size, max_bytes)
         self.kernels = kernel_set(self.device, world_size)
         self._inboxes = [
-            push.allocate_inbox(layout, self.device) if fabric == "push" else host.allocate_inbox(layout)
+            push.allocate_inbox(self.layout, self.device) if fabric == "push" else host.allocate_inbox(self.layout)
             for _ in range(world_size)
         ]
         addresses = [inbox.data_ptr() for inbox in self._inboxes]
         self._capture_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self.fabric = push.PUSH if fabric == "push" else host.HOST
+        self.fabric = push.push_fabric() if fabric == "push" else host.host_fabric()
         self.ranks = [
             CudaRank(
                 rank,
                 addresses,
-                layout,
+                self.layout,
                 self.kernels,
                 self.fabric,
                 torch.cuda.Stream(self.device),  # type: ignore[no-untyped-call]

@@ -1,215 +1,34 @@
-// Inboxes: the memory through which ranks hand each other data, and the two protocols in which data says "I am here".
+// The memory through which ranks hand each other data, and three ways in which a reader knows that data is there.
 //
-// Every rank owns one inbox per protocol, with two slots of WORLD areas, one area per source rank. Call number e of a
-// protocol (its epoch, counted in device memory so that a replayed graph advances it) uses slot e % 2. A rank writes its
-// input into its area of every peer's inbox and reads the peers' areas of its own. There is no barrier.
+// Every rank owns memory that its peers reach. Inboxes: a rank writes into the memory of each reader, which polls its
+// own. Outboxes: a rank writes once into its own memory, where every reader looks; for memory that is far from all of
+// them anyhow (host.py). A protocol has a region per phase of a call, a region has two slots, a slot has areas.
 //
-// Why two slots suffice. A rank that writes slot e % 2 in call e + 2 has ended call e + 1, so it has seen data of call
-// e + 1 from every peer. That peer had ended call e before, so it had read, and where needed emptied, all of slot e % 2.
-// This needs: one stream per rank, the same calls in the same order on every rank, at least one byte per call.
+// Why two slots suffice. The sum (or gather) that a call returns holds every rank's input, and a rank sends its input
+// only after its call before has ended. So a rank that has ended call e + 1 knows that every rank has ended call e: has
+// read, and where needed emptied, all of slot e % 2 in every region, its own memory and the others'. In call e + 2 it
+// may write there. This needs: one stream per rank, the same calls in the same order on every rank, at least one element
+// per call. It holds for each region by itself, so calls of any kind and size may follow each other: between them a slot
+// of lines or flags holds older epochs only, and a slot of sentinels is empty.
 //
-// Ordering. LineProtocol relies on each aligned 8-byte half of a line arriving whole; SentinelProtocol on each aligned
-// 4-byte word. Neither relies on any order between lines. Volatile accesses are relaxed at system scope.
-//
-// Limits: pointers aligned to 16 bytes; 2 to 8 ranks. Compiled with FV_WORLD, FV_DTYPE, FV_UNITS and FV_MAX_THREADS set (kernels.py).
+// Ordering. Lines rely on each aligned 8-byte half of a line arriving whole; sentinels on each aligned 4-byte word.
+// Neither relies on any order between lines. Flags: the release store of the flag, after a barrier of the block, pairs
+// with the acquire load of the reader. Volatile accesses are relaxed at system scope.
 
-#include "ptx.cuh"
+#pragma once
 
-#define FV_FLOAT32 0
-#define FV_BFLOAT16 1
-#define FV_FLOAT16 2
+#include "units.cuh"
 
-constexpr int WORLD = FV_WORLD;
-constexpr int UNITS = FV_UNITS;  // units in flight per thread
-constexpr int ELEMENTS_PER_WORD = FV_DTYPE == FV_FLOAT32 ? 1 : 2;
 constexpr u32 EMPTY = 0xffffffffu;
-static_assert(WORLD >= 2 && WORLD <= 8, "Call has room for 8 ranks");
+constexpr u64 LINE_BYTES = 16;
+constexpr u64 FLAG_STRIDE = 64;  // must match FLAG_STRIDE in workspace.py
 
-// Must match _Call in rank.py.
-struct Call {
-  u64 inboxes[8];  // inboxes[p]: where rank p reads, as this rank addresses it
-  u64 own_inbox;
-  u64 control;
-  u64 input;
-  u64 output;
-  u64 residual;
-  u64 weight;
-  u64 num_bytes;
-  u64 area_bytes;
-  u64 spin_bound;  // clock cycles from the start of the kernel; 0 waits for ever
-  u32 rank;
-  u32 protocol;  // index of the epoch in Control
-  u32 pause_ns;
-  u32 row_bytes;
-  u32 max_chunks;
-  float eps;
-};
-
-// Must match ControlWord in rank.py.
-struct Control {
-  u32 epochs[3];
-  u32 arrived_blocks;
-  u32 is_overdue;
-  u32 overdue_peer;
-  u32 overdue_epoch;
-  u32 overdue_unit;
-};
-
-// What one kernel of one rank knows about its call.
-struct Turn {
-  u32 epoch;
-  u32 slot;
-  long long start_clock;
-};
-
-__device__ __forceinline__ Control* control_of(const Call& call) { return reinterpret_cast<Control*>(call.control); }
-
-// ---- epochs ----
-
-__device__ __forceinline__ Turn begin_turn(const Call& call) {
-  overlap_launches();
-  u32 epoch = *const_cast<volatile u32*>(&control_of(call)->epochs[call.protocol]);
-  return Turn{epoch, epoch & 1u, clock64()};
-}
-
-// Ends with the parity that alternates, and never at 0, which untouched memory holds.
-__device__ __forceinline__ u32 epoch_after(u32 epoch) { return epoch == 0xffffffffu ? 2u : epoch + 1u; }
-
-// Every thread of the block has read the epoch: the last block to say so moves it on for the next call.
-__device__ __forceinline__ void retire_epoch(const Call& call, const Turn& turn) {
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  Control* control = control_of(call);
-  if (atomicAdd(&control->arrived_blocks, 1u) == gridDim.x - 1) {
-    control->arrived_blocks = 0;
-    control->epochs[call.protocol] = epoch_after(turn.epoch);
-  }
-}
-
-__device__ __forceinline__ bool is_overdue(const Call& call, const Turn& turn) {
-  return call.spin_bound != 0 && static_cast<u64>(clock64() - turn.start_clock) > call.spin_bound;
-}
-
-__device__ __noinline__ void report_overdue(const Call& call, const Turn& turn, u32 peer, u64 unit) {
-  Control* control = control_of(call);
-  if (atomicExch(&control->is_overdue, 1u) != 0) return;
-  control->overdue_peer = peer;
-  control->overdue_epoch = turn.epoch;
-  control->overdue_unit = static_cast<u32>(unit);
-}
-
-// ---- units: what one thread moves at a time ----
-
-template <int WORDS>
-struct Unit {
-  u32 words[WORDS];
-};
-
-template <int WORDS>
-__device__ __forceinline__ Unit<WORDS> load_unit(u64 base, u64 index, u64 num_bytes) {
-  Unit<WORDS> unit;
-  const u64 start = index * (4 * WORDS);
-  if (start + 4 * WORDS <= num_bytes) {
-    if constexpr (WORDS == 4) {
-      const uint4 value = *reinterpret_cast<const uint4*>(base + start);
-      unit.words[0] = value.x, unit.words[1] = value.y, unit.words[2] = value.z, unit.words[3] = value.w;
-    } else {
-      const uint2 value = *reinterpret_cast<const uint2*>(base + start);
-      unit.words[0] = value.x, unit.words[1] = value.y;
-    }
-    return unit;
-  }
-#pragma unroll
-  for (int w = 0; w < WORDS; ++w) {
-    const u64 at = start + 4 * w;
-    unit.words[w] = 0;
-    if (at + 4 <= num_bytes) {
-      unit.words[w] = *reinterpret_cast<const u32*>(base + at);
-    } else if (at + 2 <= num_bytes) {
-      unit.words[w] = *reinterpret_cast<const u16*>(base + at);
-    }
-  }
-  return unit;
-}
-
-template <int WORDS>
-__device__ __forceinline__ void store_unit(u64 base, u64 index, u64 num_bytes, const Unit<WORDS>& unit) {
-  const u64 start = index * (4 * WORDS);
-  if (start + 4 * WORDS <= num_bytes) {
-    if constexpr (WORDS == 4) {
-      *reinterpret_cast<uint4*>(base + start) = make_uint4(unit.words[0], unit.words[1], unit.words[2], unit.words[3]);
-    } else {
-      *reinterpret_cast<uint2*>(base + start) = make_uint2(unit.words[0], unit.words[1]);
-    }
-    return;
-  }
-#pragma unroll
-  for (int w = 0; w < WORDS; ++w) {
-    const u64 at = start + 4 * w;
-    if (at + 4 <= num_bytes) {
-      *reinterpret_cast<u32*>(base + at) = unit.words[w];
-    } else if (at + 2 <= num_bytes) {
-      *reinterpret_cast<u16*>(base + at) = static_cast<u16>(unit.words[w]);
-    }
-  }
-}
-
-__device__ __forceinline__ void unpack(u32 word, float (&values)[ELEMENTS_PER_WORD]) {
-#if FV_DTYPE == FV_FLOAT32
-  values[0] = __uint_as_float(word);
-#elif FV_DTYPE == FV_BFLOAT16
-  values[0] = __uint_as_float(word << 16);
-  values[1] = __uint_as_float(word & 0xffff0000u);
-#else
-  values[0] = widen_fp16(static_cast<u16>(word));
-  values[1] = widen_fp16(static_cast<u16>(word >> 16));
-#endif
-}
-
-__device__ __forceinline__ u32 pack(const float (&values)[ELEMENTS_PER_WORD]) {
-#if FV_DTYPE == FV_FLOAT32
-  return __float_as_uint(values[0]);
-#elif FV_DTYPE == FV_BFLOAT16
-  return round_to_bf16x2(values[0], values[1]);
-#else
-  return round_to_fp16x2(values[0], values[1]);
-#endif
-}
-
-template <int WORDS>
-struct Sums {
-  float values[WORDS][ELEMENTS_PER_WORD];
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int w = 0; w < WORDS; ++w)
-#pragma unroll
-      for (int e = 0; e < ELEMENTS_PER_WORD; ++e) values[w][e] = 0.0f;
-  }
-
-  __device__ __forceinline__ void add(const Unit<WORDS>& unit) {
-#pragma unroll
-    for (int w = 0; w < WORDS; ++w) {
-      float terms[ELEMENTS_PER_WORD];
-      unpack(unit.words[w], terms);
-#pragma unroll
-      for (int e = 0; e < ELEMENTS_PER_WORD; ++e) values[w][e] += terms[e];
-    }
-  }
-
-  __device__ __forceinline__ Unit<WORDS> round() const {
-    Unit<WORDS> unit;
-#pragma unroll
-    for (int w = 0; w < WORDS; ++w) unit.words[w] = pack(values[w]);
-    return unit;
-  }
-};
-
-// ---- the two protocols; a unit travels in one 16-byte line ----
+// ---- protocols; a unit travels in one line of 16 bytes ----
 
 // Eight bytes of data and the epoch twice: twice the bytes, nothing to clean up.
 struct LineProtocol {
   static constexpr int WORDS = 2;
+  static constexpr bool HAS_FLAGS = false;
 
   __device__ static __forceinline__ uint4 seal(const Unit<2>& unit, u32 epoch) {
     return make_uint4(unit.words[0], epoch, unit.words[1], epoch);
@@ -223,6 +42,7 @@ struct LineProtocol {
 // sender replaces them by another NaN.
 struct SentinelProtocol {
   static constexpr int WORDS = 4;
+  static constexpr bool HAS_FLAGS = false;
   static constexpr u32 OTHER_NAN = 0x7fff7fffu;
 
   __device__ static __forceinline__ u32 avoid_empty(u32 word) { return word == EMPTY ? OTHER_NAN : word; }
@@ -239,84 +59,234 @@ struct SentinelProtocol {
   }
 };
 
-// The units first, first + stride, ... below end: what one thread moves in one batch.
+// Bare data; one epoch word per batch says that it is there. A flag costs a fence, but over PCIe one polled word
+// replaces polls of every line.
+struct FlagProtocol {
+  static constexpr int WORDS = 4;
+  static constexpr bool HAS_FLAGS = true;
+
+  __device__ static __forceinline__ uint4 seal(const Unit<4>& unit, u32) {
+    return make_uint4(unit.words[0], unit.words[1], unit.words[2], unit.words[3]);
+  }
+  __device__ static __forceinline__ bool has_arrived(uint4, u32) { return true; }
+  __device__ static __forceinline__ Unit<4> open(uint4 line) { return Unit<4>{{line.x, line.y, line.z, line.w}}; }
+  __device__ static __forceinline__ void recycle(u8*) {}
+};
+
+// ---- whose memory ----
+
+struct Inboxes {
+  static constexpr bool ARE_SHARED = false;
+};
+
+struct Outboxes {
+  static constexpr bool ARE_SHARED = true;
+};
+
+// One phase of one call among SIZE ranks, members 0 to SIZE - 1: first, first + step, first + 2 * step, ...
+template <class Protocol_, class Boxes_, u32 SIZE_>
+struct Channel {
+  using Protocol = Protocol_;
+  using Boxes = Boxes_;
+  static constexpr u32 SIZE = SIZE_;
+  static constexpr int WORDS = Protocol::WORDS;
+
+  const Call& call;
+  const Region& region;
+  u32 slot;
+  u32 epoch;
+  u32 first;
+  u32 step;
+  u32 own;
+
+  __device__ __forceinline__ u32 rank_of(u32 member) const { return first + member * step; }
+  __device__ __forceinline__ u64 slot_address(u32 reader, u32 source) const {
+    const u32 owner = rank_of(Boxes::ARE_SHARED ? source : reader);
+    return call.inboxes[owner] + region.offset + slot * region.slot_bytes;
+  }
+  // Line `place` of what `source` leaves for `reader`; an outbox has one area, its owner's.
+  __device__ __forceinline__ u8* line(u32 reader, u32 source, u64 place) const {
+    const u64 area = Boxes::ARE_SHARED ? 0 : source * region.area_bytes;
+    return reinterpret_cast<u8*>(slot_address(reader, source) + area + place * LINE_BYTES);
+  }
+  __device__ __forceinline__ u64 flag(u32 reader, u32 source, u64 batch, u64 num_batches) const {
+    const u64 index = (Boxes::ARE_SHARED ? 0 : source * num_batches) + batch;
+    return slot_address(reader, source) + region.flags + index * FLAG_STRIDE;
+  }
+};
+
+template <class Protocol, class Boxes>
+__device__ __forceinline__ Channel<Protocol, Boxes, WORLD> open_channel(const Call& call, const Turn& turn, Phase phase) {
+  return {call, call.regions[phase], turn.slot, turn.epoch, 0, 1, call.rank};
+}
+
+// ---- batches: what one block moves at a time ----
+
+// The units first, first + stride, ... below end.
 struct Span {
   u64 first;
   u64 stride;
   u64 end;
 };
 
-__device__ __forceinline__ u64 area_offset(const Call& call, const Turn& turn, u32 source) {
-  return (turn.slot * WORLD + source) * call.area_bytes;
+// Kernels send batch i + 1 before they wait for batch i: links carry both directions at once.
+constexpr u64 NO_BATCH = ~0ull;
+
+__device__ __forceinline__ Span span_of(u64 batch, u64 num_units) {
+  return Span{batch * blockDim.x * UNITS + threadIdx.x, blockDim.x, num_units};
+}
+
+__device__ __forceinline__ u64 count_batches(u64 num_units) {
+  const u64 batch_units = static_cast<u64>(blockDim.x) * UNITS;
+  return (num_units + batch_units - 1) / batch_units;
 }
 
 template <int WORDS>
-__device__ __forceinline__ void load_own(const Call& call, const Span& span, Unit<WORDS> (&own)[UNITS]) {
-#pragma unroll
-  for (int k = 0; k < UNITS; ++k) {
-    const u64 unit = span.first + k * span.stride;
-    if (unit < span.end) own[k] = load_unit<WORDS>(call.input, unit, call.num_bytes);
+__device__ __forceinline__ u64 count_units(u64 num_bytes) {
+  return (num_bytes + 4 * WORDS - 1) / (4 * WORDS);
+}
+
+// ---- flags; nothing happens here for the other protocols ----
+
+// All threads of the block have written their lines of the batch.
+template <class C>
+__device__ __forceinline__ void announce(const C& channel, const Turn& turn, u64 batch, u64 num_batches) {
+  if constexpr (C::Protocol::HAS_FLAGS) {
+    __syncthreads();
+    const u32 reader = threadIdx.x;
+    const bool has_reader = C::Boxes::ARE_SHARED ? reader == 0 : reader < C::SIZE && reader != channel.own;
+    if (has_reader && !turn.has_given_up) {
+      store_release(channel.flag(reader, channel.own, batch, num_batches), channel.epoch);
+    }
   }
 }
 
-template <class Protocol>
-__device__ __forceinline__ void send(const Call& call, const Turn& turn, const Span& span,
-                                     const Unit<Protocol::WORDS> (&own)[UNITS]) {
+// Until every member's lines of the batch are there. The threads that announce learn whether one of them gave up.
+template <class C>
+__device__ __forceinline__ void await(const C& channel, Turn& turn, u64 batch, u64 num_batches) {
+  if constexpr (C::Protocol::HAS_FLAGS) {
+    const u32 source = threadIdx.x;
+    if (source < C::SIZE && source != channel.own) {
+      const u64 flag = channel.flag(channel.own, source, batch, num_batches);
+      while (load_acquire(flag) != channel.epoch && may_look_again(channel.call, turn, channel.rank_of(source), batch)) {
+      }
+    }
+    u32 has_given_up = turn.has_given_up;
+#pragma unroll
+    for (u32 distance = 4; distance > 0; distance /= 2) has_given_up |= __shfl_xor_sync(0xffffffffu, has_given_up, distance);
+    turn.has_given_up = has_given_up != 0;
+    __syncthreads();
+  }
+}
+
+// ---- lines ----
+
+template <class C>
+__device__ __forceinline__ void put_for_all(const C& channel, u64 place, uint4 line) {
+  if constexpr (C::Boxes::ARE_SHARED) {
+    store_line(channel.line(0, channel.own, place), line);
+  } else {
+#pragma unroll
+    for (u32 reader = 0; reader < C::SIZE; ++reader) {
+      if (reader != channel.own) store_line(channel.line(reader, channel.own, place), line);
+    }
+  }
+}
+
+// Members as bits.
+template <class C>
+__device__ __forceinline__ u32 all_but_own(const C& channel) {
+  return ((1u << C::SIZE) - 1u) & ~(1u << channel.own);
+}
+
+__device__ __forceinline__ bool has_member(u32 members, u32 member) { return (members >> member & 1u) != 0; }
+
+__device__ __forceinline__ u32 first_member(u32 members) {
+  u32 member = 0;
+  while (!has_member(members, member)) ++member;
+  return member;
+}
+
+template <class C>
+__device__ __forceinline__ void look(const C& channel, u32 sources, u64 place, uint4 (&lines)[C::SIZE]) {
+#pragma unroll
+  for (u32 source = 0; source < C::SIZE; ++source) {
+    if (has_member(sources, source)) lines[source] = load_line(channel.line(channel.own, source, place));
+  }
+}
+
+// What a first look has not shown, until it is there; the places are then free again. All sources are looked at
+// together: one after the other, each would cost a look of its own.
+template <class C>
+__device__ __forceinline__ void take(const C& channel, Turn& turn, u32 sources, u64 place, uint4 (&lines)[C::SIZE]) {
+  for (;;) {
+    u32 missing = 0;
+#pragma unroll
+    for (u32 source = 0; source < C::SIZE; ++source) {
+      if (has_member(sources, source) && !C::Protocol::has_arrived(lines[source], channel.epoch)) missing |= 1u << source;
+    }
+    if (missing == 0 || !may_look_again(channel.call, turn, channel.rank_of(first_member(missing)), place)) break;
+    look(channel, missing, place, lines);
+  }
+#pragma unroll
+  for (u32 source = 0; source < C::SIZE; ++source) {
+    if (has_member(sources, source)) C::Protocol::recycle(channel.line(channel.own, source, place));
+  }
+}
+
+template <int WORDS>
+__device__ __forceinline__ void load_units(u64 base, u64 start, const Span& span, u64 num_bytes, Unit<WORDS> (&units)[UNITS]) {
+#pragma unroll
+  for (int k = 0; k < UNITS; ++k) {
+    const u64 unit = span.first + k * span.stride;
+    if (unit < span.end) units[k] = load_unit<WORDS>(base, start + unit, num_bytes);
+  }
+}
+
+// Sums in rank order, this rank's own units at their place: the same bits on every rank. `start`: place of unit 0.
+template <class C>
+__device__ __forceinline__ void sum_up(const C& channel, Turn& turn, const Span& span, u64 start,
+                                       const Unit<C::WORDS> (&own)[UNITS], Sums<C::WORDS> (&sums)[UNITS]) {
+  const u32 sources = all_but_own(channel);
+  uint4 lines[UNITS][C::SIZE];
+#pragma unroll
+  for (int k = 0; k < UNITS; ++k) {
+    const u64 unit = span.first + k * span.stride;
+    if (unit < span.end) look(channel, sources, start + unit, lines[k]);
+  }
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
     if (unit >= span.end) continue;
-    const uint4 line = Protocol::seal(own[k], turn.epoch);
-#pragma unroll
-    for (u32 peer = 0; peer < WORLD; ++peer) {
-      if (peer == call.rank) continue;
-      store_line(reinterpret_cast<u8*>(call.inboxes[peer] + area_offset(call, turn, call.rank) + unit * 16), line);
-    }
-  }
-}
-
-template <class Protocol>
-__device__ __forceinline__ uint4 wait_for_line(const Call& call, const Turn& turn, const u8* address, uint4 line,
-                                               u32 source, u64 unit) {
-  while (!Protocol::has_arrived(line, turn.epoch)) {
-    if (is_overdue(call, turn)) {
-      report_overdue(call, turn, source, unit);
-      break;
-    }
-    if (call.pause_ns != 0) __nanosleep(call.pause_ns);
-    line = load_line(address);
-  }
-  return line;
-}
-
-// Sums in rank order, this rank's own input at its place: the same bits on every rank.
-template <class Protocol>
-__device__ __forceinline__ void receive(const Call& call, const Turn& turn, const Span& span,
-                                        const Unit<Protocol::WORDS> (&own)[UNITS], Sums<Protocol::WORDS> (&sums)[UNITS]) {
-  uint4 lines[UNITS][WORLD];
-#pragma unroll
-  for (int k = 0; k < UNITS; ++k) {
-    const u64 unit = span.first + k * span.stride;
-#pragma unroll
-    for (u32 source = 0; source < WORLD; ++source) {
-      const u64 address = call.own_inbox + area_offset(call, turn, source) + unit * 16;
-      if (unit < span.end && source != call.rank) lines[k][source] = load_line(reinterpret_cast<const u8*>(address));
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < UNITS; ++k) {
-    const u64 unit = span.first + k * span.stride;
-    if (unit >= span.end) continue;
+    take(channel, turn, sources, start + unit, lines[k]);
     sums[k].clear();
 #pragma unroll
-    for (u32 source = 0; source < WORLD; ++source) {
-      if (source == call.rank) {
-        sums[k].add(own[k]);
-        continue;
-      }
-      u8* address = reinterpret_cast<u8*>(call.own_inbox + area_offset(call, turn, source) + unit * 16);
-      sums[k].add(Protocol::open(wait_for_line<Protocol>(call, turn, address, lines[k][source], source, unit)));
-      Protocol::recycle(address);
+    for (u32 source = 0; source < C::SIZE; ++source) {
+      sums[k].add(source == channel.own ? own[k] : C::Protocol::open(lines[k][source]));
     }
   }
+}
+
+// ---- one-shot: whole messages to everyone ----
+
+template <int WORDS>
+__device__ __forceinline__ void load_own(const Call& call, const Span& span, Unit<WORDS> (&own)[UNITS]) {
+  load_units<WORDS>(call.input, 0, span, call.num_bytes, own);
+}
+
+template <class Protocol, class Boxes = Inboxes>
+__device__ __forceinline__ void send(const Call& call, const Turn& turn, const Span& span,
+                                     const Unit<Protocol::WORDS> (&own)[UNITS]) {
+  const auto channel = open_channel<Protocol, Boxes>(call, turn, FIRST);
+#pragma unroll
+  for (int k = 0; k < UNITS; ++k) {
+    const u64 unit = span.first + k * span.stride;
+    if (unit < span.end) put_for_all(channel, unit, Protocol::seal(own[k], turn.epoch));
+  }
+}
+
+template <class Protocol, class Boxes = Inboxes>
+__device__ __forceinline__ void receive(const Call& call, Turn& turn, const Span& span,
+                                        const Unit<Protocol::WORDS> (&own)[UNITS], Sums<Protocol::WORDS> (&sums)[UNITS]) {
+  sum_up(open_channel<Protocol, Boxes>(call, turn, FIRST), turn, span, 0, own, sums);
 }
