@@ -36,6 +36,8 @@ def test_tables_show_links_matrices_and_the_verdict(machine: Callable[[LinkRepor
         "2.50 us",
         "concurrent writes: no collapse: 100.0 GB/s",
         "hint: peers have no native atomics",
+        "all-reduce of 4 ranks that these links allow",
+        "host_two_shot",
     ):
         assert words in result.stdout
 
@@ -48,6 +50,8 @@ def test_a_collapse_is_a_finding(machine: Callable[[LinkReport], None]) -> None:
     assert document["schema_version"] == 1
     assert document["collapse"]["collapsed"] is True
     assert LinkReport.from_dict(document) == two_switches(5.4)
+    times = {p["backend"]: p["us"] for p in document["predictions"] if p["num_bytes"] == 172_032}
+    assert min(times["host_outbox"], times["host_two_shot"]) < times["push_two_shot"] < times["push"]
 
 
 def test_what_was_not_measured_says_why(machine: Callable[[LinkReport], None]) -> None:

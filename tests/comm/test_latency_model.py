@@ -15,6 +15,7 @@ from fastverify.comm.cuda.launch import Algorithm, Protocol
 from fastverify.comm.latency_model import (
     Scheme,
     best_protocol,
+    predict_all,
     predict_fused_us,
     predict_latency_us,
     protocols_of,
@@ -126,6 +127,21 @@ def test_fusing_costs_a_norm_and_more_rows_than_fit_cost_passes() -> None:
     assert predict_fused_us(Scheme.PUSH, 2, 4, 14_336, H200_NVLINK) == pytest.approx(plain + H200_NVLINK.norm_us)
     few, many = (predict_fused_us(Scheme.PUSH, 2, 64, 14_336, H200_NVLINK, rows) for rows in (64, 16))
     assert few < many
+
+
+def test_everything_the_facts_allow_is_predicted() -> None:
+    peers = predict_all(8, [14_336, 57_344], pcie_facts(5, 8, island_size=4))
+    assert [p.scheme for p in peers] == [Scheme.PUSH, Scheme.PUSH_TWO_SHOT, Scheme.ISLANDS] * 2
+    host = predict_all(2, [14_336], H200_HOST)
+    assert [p.scheme for p in host] == [Scheme.HOST_INBOX, Scheme.HOST_OUTBOX, Scheme.HOST_TWO_SHOT]
+    assert all(p.us == predict_latency_us(p.scheme, p.protocol, 2, p.num_bytes, H200_HOST) for p in host)
+
+
+def test_two_ranks_fit_into_an_island_of_four() -> None:
+    inside = pcie_facts(5, 2, island_size=4)
+    alone = replace(inside, island_size=0)
+    sizes = (Scheme.PUSH, Protocol.SENTINEL, 2, 57_344)
+    assert predict_latency_us(*sizes, inside) == predict_latency_us(*sizes, alone)
 
 
 def test_what_the_facts_or_the_kernels_lack_is_said() -> None:

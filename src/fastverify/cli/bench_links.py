@@ -12,11 +12,15 @@ from fastverify.cli.console import err, out, print_json, print_text
 from fastverify.cli.exit_codes import ExitCode
 from fastverify.errors import EnvironmentMissingError
 from fastverify.hardware import read_machine
+from fastverify.units import format_bytes
 
 if TYPE_CHECKING:
     from fastverify.comm.cuda.link_report import LinkReport, LinkRow, PcieState, Quantity
+    from fastverify.comm.latency_model import Prediction
 
 SCHEMA_VERSION = 1
+# 1, 4 and 12 rows of Kimi-K2.5 (hidden size 7168, bf16) and 1 MB.
+PREDICTED_SIZES = (14_336, 57_344, 172_032, 1 << 20)
 
 
 def bench_links(
@@ -47,7 +51,20 @@ def to_document(report: LinkReport) -> dict[str, object]:
         "command": " ".join(["fastverify", *sys.argv[1:]]),
         "machine": read_machine().to_dict(),
         **report.to_dict(),
+        "predictions": [
+            {"backend": p.scheme.value, "protocol": p.protocol.name.lower(), "num_bytes": p.num_bytes, "us": p.us}
+            for p in _predict(report)
+        ],
     }
+
+
+def _predict(report: LinkReport) -> list[Prediction]:
+    """What our all-reduces of all these GPUs should take; a model over the measured links."""
+    from fastverify.comm.latency_model import predict_all
+    from fastverify.comm.link_facts import facts_from_report
+
+    num_gpus = len(report.gpus)
+    return predict_all(num_gpus, PREDICTED_SIZES, facts_from_report(report)) if num_gpus > 1 else []
 
 
 def print_report(report: LinkReport) -> None:
@@ -62,6 +79,7 @@ def print_report(report: LinkReport) -> None:
         for quantity in (Quantity.STORE, Quantity.LOAD):
             _print_matrix(report, quantity, Pattern.BOTH_WAYS)
     _print_others(report)
+    _print_predictions(_predict(report))
     print_text(f"concurrent writes: {judge_collapse(report).text}")
     for hint in find_hints(report):
         print_text(f"hint: {hint}")
@@ -71,24 +89,24 @@ def print_report(report: LinkReport) -> None:
 
 def _print_gpus(report: LinkReport) -> None:
     title = f"{len(report.gpus)} GPUs, CUDA {report.cuda_version}, {report.num_host_nodes} NUMA nodes"
-    table = Table(
-        *("GPU", "name", "bus", "root port", "NUMA", "PCIe idle", "under load", "at most"),
-        *("bound GB/s", "practical", "NVLinks", "GB/s"),
-        title=title,
+    gpus = Table("GPU", "name", "bus", "root port", "NUMA", title=title, title_justify="left")
+    links = Table(
+        *("GPU", "PCIe idle", "under load", "at most", "GB/s", "for data", "NVLinks", "GB/s"),
+        title="what the links carry in one direction",
         title_justify="left",
     )
     for gpu in report.gpus:
-        link = gpu.pcie_busy
-        table.add_row(
-            *(str(gpu.index), gpu.name, gpu.bus_address, gpu.root_port.rpartition("/")[2] or "?"),
-            "?" if gpu.numa_node is None else str(gpu.numa_node),
+        node = "?" if gpu.numa_node is None else str(gpu.numa_node)
+        gpus.add_row(str(gpu.index), gpu.name, gpu.bus_address, gpu.root_port.rpartition("/")[2] or "?", node)
+        busy = gpu.pcie_busy
+        links.add_row(
+            str(gpu.index),
             *(_format_pcie(state) for state in (gpu.pcie_idle, gpu.pcie_busy, gpu.pcie_max)),
-            f"{link.bound_gb_per_s:.0f}" if link else "?",
-            f"{link.practical_gb_per_s:.0f}" if link else "?",
-            str(gpu.num_nvlinks),
-            f"{gpu.nvlink_gb_per_s:.0f}",
+            *((f"{busy.bound_gb_per_s:.0f}", f"{busy.practical_gb_per_s:.0f}") if busy else ("?", "?")),
+            *(str(gpu.num_nvlinks), f"{gpu.nvlink_gb_per_s:.0f}"),
         )
-    out.print(table)
+    out.print(gpus)
+    out.print(links)
 
 
 def _format_pcie(state: PcieState | None) -> str:
@@ -100,8 +118,7 @@ def _print_access(report: LinkReport) -> None:
     cells = [["-"] * num_gpus for _ in range(num_gpus)]
     for pair in report.pairs:
         atomics = "atomics" if pair.native_atomics else "no atomics"
-        text = f"rank {pair.performance_rank}, {atomics}" if pair.can_access else "no"
-        cells[pair.source][pair.target] = text
+        cells[pair.source][pair.target] = f"rank {pair.performance_rank}, {atomics}" if pair.can_access else "no"
     _print_square("peer access by the driver: from row to column", cells)
 
 
@@ -127,6 +144,17 @@ def _print_others(report: LinkReport) -> None:
         if not row.target.startswith("gpu "):
             source = "all GPUs" if row.source < 0 else f"GPU {row.source}"
             table.add_row(source, row.target, row.quantity.value, row.pattern.value, _format_value(row))
+    out.print(table)
+
+
+def _print_predictions(predictions: list[Prediction]) -> None:
+    if not predictions:
+        return
+    title = f"all-reduce of {predictions[0].world_size} ranks that these links allow, us, by a model: Lines, Sentinel, Flags"
+    table = Table("", *(format_bytes(size) for size in PREDICTED_SIZES), title=title, title_justify="left")
+    for scheme in dict.fromkeys(p.scheme for p in predictions):
+        row = [p for p in predictions if p.scheme is scheme]
+        table.add_row(scheme.value, *(f"{p.us:.1f} {p.protocol.name[0]}" for p in row))
     out.print(table)
 
 

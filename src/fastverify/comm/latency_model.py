@@ -9,6 +9,7 @@ Source of the terms: what was measured on one H200 and published elsewhere; docs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -65,7 +66,7 @@ class Round:
 
 def rounds_of(scheme: Scheme, protocol: Protocol, world_size: int, island_size: int = 0) -> tuple[Round, ...]:
     """The rounds of one call. Raises ConfigError for a world size or islands that the scheme does not serve."""
-    n, m = world_size, island_size or world_size
+    n, m = world_size, min(island_size or world_size, world_size)
     if n < 2 or n % m:
         raise ConfigError(f"world size must be 2 or more and a multiple of the island size, got {n} and {m}.")
     part = Round((n - 1) / n, (n - 1) / n, m * (n - m) / n)
@@ -122,11 +123,35 @@ def protocols_of(algorithm: Scheme, world_size: int) -> tuple[Protocol, ...]:
     return tuple(Protocol) if algorithm.uses_host_memory else (Protocol.LINES, Protocol.SENTINEL)
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """What one call should take, by the faster protocol."""
+
+    scheme: Scheme
+    protocol: Protocol
+    world_size: int
+    num_bytes: int
+    us: float
+
+
+def predict_all(world_size: int, sizes: Sequence[int], link: LinkFacts) -> list[Prediction]:
+    """Every scheme that `link` has the facts for, by size; schemes that a world size does not allow are left out."""
+    found = []
+    for num_bytes in sizes:
+        for scheme in Scheme:
+            try:
+                protocol, us = best_protocol(scheme, world_size, num_bytes, link)
+            except ConfigError:
+                continue
+            found.append(Prediction(scheme, protocol, world_size, num_bytes, us))
+    return found
+
+
 def predict_fused_us(
     algorithm: Scheme, world_size: int, num_rows: int, row_bytes: int, link: LinkFacts, rows_at_once: int = 16
 ) -> float:
     """Sum, residual and RMSNorm in one kernel: lines or sentinel, and a norm for every pass over rows."""
-    data = (Protocol.LINES, Protocol.SENTINEL)
+    data = [p for p in protocols_of(algorithm, world_size) if p is not Protocol.FLAGS]
     sum_us = min(predict_latency_us(algorithm, p, world_size, num_rows * row_bytes, link) for p in data)
     extra_passes = -(-num_rows // rows_at_once) - 1
     flag_us = link.host_flag_us if algorithm.uses_host_memory else link.flag_us

@@ -38,7 +38,7 @@ def test_practical_rate_of_gen5_is_the_published_one() -> None:
         (100.0, False, "no collapse: 100.0 GB/s together; 2 islands of one flow each would be 100.0"),
         (55.0, False, "no collapse"),
         (45.0, True, "COLLAPSE: 45.0"),
-        (5.4, True, "Use islands"),
+        (5.4, True, "Try islands"),
     ],
 )
 def test_collapse_is_less_than_half_of_one_flow_per_island(crossing: float, collapsed: bool, words: str) -> None:

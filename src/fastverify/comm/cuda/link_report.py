@@ -211,7 +211,7 @@ def judge_collapse(report: LinkReport) -> CollapseVerdict:
     if report.uses_nvlink:
         return CollapseVerdict(False, share, expected, f"not a question of PCIe: peers are on NVLink ({numbers}).")
     if share < _COLLAPSE_SHARE:
-        text = f"concurrent writes COLLAPSE: {numbers}. Use islands or staged pushes, or pull by loads."
+        text = f"COLLAPSE: {numbers}. Try islands (8 ranks) and the all-reduces through host memory."
         return CollapseVerdict(True, share, expected, text)
     return CollapseVerdict(False, share, expected, f"no collapse: {numbers}.")
 
