@@ -10,7 +10,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "check_gpu"
 PYTHON = """#!/bin/bash
 case $1 in
   -c) echo "${FAKE_GPUS}" ;;
-  scripts/sanitize_kernels.py) echo "rank $4: 30 kernels and a gather right" ;;
+  scripts/sanitize_kernels.py) echo "rank $4: 30 launches and a gather right" ;;
   -m) [[ $2 == pytest ]] && sleep "${FAKE_SLEEP:-0}"; echo "ran: $*" ;;
 esac
 """
@@ -64,7 +64,7 @@ def test_a_finding_of_one_sanitizer_fails_the_run(tmp_path: Path) -> None:
     log = (tmp_path / "out" / "check_gpu.log").read_text()
     in_short = log[log.index("---- in short") :]
     assert in_short.count("SUMMARY: 1 error") == 1
-    # Two ranks under three tools, four under one.
+    # Two ranks under three tools, four under one, less the finding.
     assert in_short.count("SUMMARY: 0 errors") == 9
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 import torch
 
 from fastverify.comm.accuracy import add_exactly, is_within, norm_error_bound, norm_exactly, residual_error_bound
 from fastverify.comm.backend import AllReduceBackend
+from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol, candidate_launches
 from fastverify.comm.gpu_timing import capture, timing_stream
 from fastverify.comm.group import Group
+from fastverify.errors import ConfigError
 from tests.comm.gpu.gpu_ranks import (
     GPU_MARKS,
     OURS,
@@ -32,8 +35,11 @@ from tests.contracts.all_reduce_contract import make_inputs, sum_in_rank_order
 from tests.ranks import run_ranks
 
 pytestmark = GPU_MARKS
-# Elements of bfloat16: an odd tail, and the plain, four-token and twelve-token passes of a model 7168 wide.
-SIZES = (515, 7168, 28_672, 86_016)
+# Elements of bfloat16: an odd tail, the plain, four-token and twelve-token passes of a model 7168 wide, and a size from
+# which on two ranks try two-shot too.
+SIZES = (515, 7168, 28_672, 86_016, 131_072)
+# At these, every kernel there is runs, in batches that few threads must repeat.
+THOROUGH_SIZES = (515, 28_672)
 # Arbitrary: a prime number of inputs, so that no buffer meets the same data again when it is used again.
 NUM_BANKS = 13
 REPLAYS, SHARED_REPLAYS = 10_000, 15
@@ -69,7 +75,7 @@ class Call:
 
     start: int
     size: int
-    launch: object = None
+    launch: Launch | None = None
 
 
 class GraphedSums:
@@ -111,24 +117,45 @@ class GraphedSums:
         self.wrong += (self.work != self.expected[replay % NUM_BANKS]).sum()
 
 
-def all_reduce(backend: AllReduceBackend, x: torch.Tensor, launch: object) -> None:
+def all_reduce(backend: AllReduceBackend, x: torch.Tensor, launch: Launch | None) -> None:
     if launch is None:
         backend.all_reduce(x)
     else:
         backend.rank.all_reduce(x, launch=launch)  # type: ignore[attr-defined]
 
 
-def list_calls(backend: AllReduceBackend, world_size: int) -> list[Call]:
+def list_calls(backend: AllReduceBackend, device: torch.device, world_size: int) -> list[Call]:
     """Every size with the backend's own choice and with every launch that the chooser would measure for it."""
-    from fastverify.comm.cuda.launch import candidate_launches
-
     calls: list[Call] = []
     start = 0
     for size in SIZES:
-        for launch in (None, *candidate_launches(backend.fabric, world_size, 2 * size, fused=False)):
+        launches = [None, *candidate_launches(backend.fabric, world_size, 2 * size, fused=False)]  # type: ignore[attr-defined]
+        if size in THOROUGH_SIZES:
+            x = torch.ones(size, dtype=torch.bfloat16, device=device)
+            launches += [launch for launch in every_launch() if can_launch(backend, x, launch)]
+        for launch in launches:
             calls.append(Call(start, size, launch))
             start += -(-size // 8) * 8  # pieces start at 16 bytes
     return calls
+
+
+def every_launch() -> list[Launch]:
+    """One launch per kernel of the plain sums, whether this machine has it or not."""
+    kinds = product(Algorithm, Protocol, (1, 2))
+    return [
+        Launch(protocol, 4, 128, units, algorithm=algorithm)
+        for algorithm, protocol, units in kinds
+        if (algorithm, protocol) != (Algorithm.ISLANDS, Protocol.FLAGS)
+    ]
+
+
+def can_launch(backend: AllReduceBackend, x: torch.Tensor, launch: Launch) -> bool:
+    """Whether the kernel exists for this memory and number of ranks; all ranks refuse alike, before anything runs."""
+    try:
+        backend.rank.all_reduce(x, launch=launch)  # type: ignore[attr-defined]
+    except ConfigError:
+        return False
+    return True
 
 
 class BusyStreams:
@@ -151,7 +178,7 @@ class BusyStreams:
 def check_replays(rank: int, world_size: int, rendezvous: str, factory: GpuFactory, replays: int) -> None:
     with gpu_group(rank, world_size, rendezvous, 60) as group, torch.cuda.stream(timing_stream(group.device)):
         backend = factory(group)
-        sums = GraphedSums(group, backend, list_calls(backend, world_size), seed=5)
+        sums = GraphedSums(group, backend, list_calls(backend, group.device, world_size), seed=5)
         busy = BusyStreams(group.device)
         for replay in range(replays):
             be_late(replay, replays, rank, world_size)
