@@ -68,6 +68,8 @@ def main() -> int:
     parser.add_argument("--late", action="store_true")
     parser.add_argument("--deadline-s", type=float, default=120.0)
     options = parser.parse_args()
+    if options.world_size < 2:
+        parser.error(f"it takes 2 or more GPUs, one per rank; torch sees {torch.cuda.device_count()}")
     checks: dict[str, tuple[Callable[..., Answer], dict[str, str], str]] = {}
     if options.settings:
         checks |= {f"nccl: {name}": (check_setting, s.env, name) for name, s in NCCL_SETTINGS.items()}

@@ -10,7 +10,8 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fastverify.comm import nccl
-from fastverify.comm.nccl import NcclBackend, find_support
+from fastverify.comm.backend import OutOfPlaceBackend
+from fastverify.comm.nccl import NcclBackend, create, find_support
 from fastverify.comm.nccl_failure import check_server_calls, explain_nccl_error, find_last_error
 from fastverify.comm.nccl_window import WINDOW_BYTES, NcclWindowBackend, find_window_support
 from fastverify.comm.processes import PeerProcesses
@@ -117,8 +118,8 @@ def test_calls_answer_and_the_watchdog_is_told_to_abort_instead_of_ending_the_pr
     assert backend._nccl.options._timeout == timedelta(seconds=1)
     x = torch.zeros(4, dtype=torch.bfloat16)
     assert backend.all_reduce(x) is x
-    assert backend.all_reduce_out(x, torch.empty_like(x)).tolist() == [2.0] * 4
     assert x.tolist() == [1.0] * 4
+    assert not isinstance(backend, OutOfPlaceBackend)  # it would have to copy, which no server does
     assert backend.all_gather(torch.tensor(True)).tolist() == [True, True]
     assert backend.all_gather(torch.tensor([[1, 2]])).shape == (2, 1, 2)
     backend.close()
@@ -195,7 +196,6 @@ def test_the_window_is_used_in_place_and_by_copies(monkeypatch: pytest.MonkeyPat
     x = torch.full((8,), 2.0)
     assert backend.all_reduce(x).tolist() == [3.0] * 8
     assert backend.window((8,), torch.float32).tolist() == [3.0] * 8
-    assert backend.all_reduce_out(x, torch.empty_like(x)).tolist() == [4.0] * 8
     inside = backend.window((2, 4), torch.float32).fill_(5)
     assert backend.all_reduce(inside).tolist() == [[6.0] * 4] * 2
     assert not backend.can_run(WINDOW_BYTES, torch.float32).ok
@@ -229,6 +229,27 @@ def test_bare_tree_ends_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
         backend.broadcast(torch.zeros(4))
     assert "Broadcast" in str(caught.value)
     assert "2.28.9" in str(caught.value)
+
+
+@pytest.mark.usefixtures("library")
+def test_creating_it_makes_the_broadcast_of_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_facts(monkeypatch, FakeFacts())
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device=None, **options: torch.empty(*shape, **options).fill_(0))
+    monkeypatch.setattr(NcclBackend, "_check", lambda self, x, out=None: None)
+    backend = create(fake_group())
+    assert isinstance(backend, NcclBackend)
+    assert backend._nccl.ended_by == []
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    opened: list[FakeProcessGroupNCCL] = []
+
+    def refuse(self: FakeProcessGroupNCCL, tensors: list[torch.Tensor], options: c10d.BroadcastOptions) -> None:
+        opened.append(self)
+        raise RuntimeError(BROADCAST_ERROR)
+
+    monkeypatch.setattr(FakeProcessGroupNCCL, "broadcast", refuse)
+    with pytest.raises(ConfigError, match="allreduce:tree"):
+        create(fake_group())
+    assert opened[0].ended_by == ["shutdown"]
 
 
 @pytest.mark.usefixtures("library")

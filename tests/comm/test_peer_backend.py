@@ -6,13 +6,13 @@ import torch
 from fastverify.comm.accuracy import add_exactly, is_within, norm_error_bound, norm_exactly, sum_error_bound
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.group import Group, create_group
-from fastverify.comm.peer_backend import Limits, PeerBackend, has_module_file
+from fastverify.comm.peer_backend import Limits, OutOfPlacePeer, has_module_file
 from fastverify.errors import FastverifyError, ShapeError, UnsupportedError
 from tests.contracts.all_reduce_contract import make_inputs
 from tests.ranks import run_ranks
 
 
-class GlooPeer(PeerBackend):
+class GlooPeer(OutOfPlacePeer):
     name = "gloo peer"
     limits = Limits("it", (torch.float32, torch.bfloat16), max_bytes=4096, multiple=4)
 

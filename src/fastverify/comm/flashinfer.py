@@ -22,7 +22,7 @@ import torch
 from fastverify.comm.backend import SUPPORTED, AllReduceBackend, Support
 from fastverify.comm.group import Group
 from fastverify.comm.library_env import no_multicast
-from fastverify.comm.peer_backend import Limits, PeerBackend, has_module_file
+from fastverify.comm.peer_backend import Limits, OutOfPlacePeer, has_module_file
 from fastverify.comm.peer_gpus import (
     check_capability,
     check_native_atomics,
@@ -108,7 +108,7 @@ def split_rows(x: torch.Tensor) -> tuple[int, int]:
     return num_vectors // widest, widest * vector
 
 
-class FusedBackend(PeerBackend):
+class FusedBackend(OutOfPlacePeer):
     """`allreduce_fusion` over the trtllm workspace."""
 
     name = "flashinfer"
@@ -173,7 +173,7 @@ class FusedBackend(PeerBackend):
         self._workspace.destroy()
 
 
-class PcieIpcBackend(PeerBackend):
+class PcieIpcBackend(OutOfPlacePeer):
     """PcieIpcAllReduceWorkspace: out of place, so a sum in place goes through a tensor of its own."""
 
     name = _PCIE_IPC

@@ -17,7 +17,7 @@ import torch
 
 from fastverify.comm.backend import SUPPORTED, AllReduceBackend, Support
 from fastverify.comm.group import Group
-from fastverify.comm.peer_backend import FLOATS, Limits, PeerBackend, has_module_file
+from fastverify.comm.peer_backend import FLOATS, Limits, OutOfPlacePeer, has_module_file
 from fastverify.comm.peer_gpus import check_capability, check_native_atomics, check_own_gpus, first_refusal
 from fastverify.comm.torch_groups import check_default_group, open_torch_group
 from fastverify.errors import EnvironmentMissingError, FastverifyError, UnsupportedError
@@ -59,7 +59,7 @@ def _check_package() -> Support:
     return SUPPORTED
 
 
-class MscclppBackend(PeerBackend):
+class MscclppBackend(OutOfPlacePeer):
     """One communicator and its packet algorithm."""
 
     name = "mscclpp"

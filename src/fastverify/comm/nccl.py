@@ -51,15 +51,29 @@ def find_support(group: Group, name: str = "nccl") -> Support:
 
 
 def create(group: Group, name: str = "nccl") -> AllReduceBackend:
-    """Connect the ranks. Raises EnvironmentMissingError where it cannot run, CommTimeoutError naming missing ranks."""
+    """Connect the ranks and make the broadcast that every server starts with.
+
+    Raises: EnvironmentMissingError where it cannot run, CommTimeoutError naming ranks that do not come, ConfigError
+    where the environment leaves the broadcast without an algorithm, as a bare NCCL_ALGO=Tree does.
+    """
     support = find_support(group, name)
     if not support.ok:
         raise EnvironmentMissingError(f"the {name} backend cannot run: {support.reason}.")
     if name == "nccl_window":
         from fastverify.comm.nccl_window import NcclWindowBackend
 
-        return NcclWindowBackend(group)
-    return NcclBackend(group)
+        return _started(NcclWindowBackend(group))
+    return _started(NcclBackend(group))
+
+
+def _started(backend: NcclBackend) -> NcclBackend:
+    try:
+        backend.broadcast(torch.zeros(1, dtype=torch.int8, device=backend.device))
+        backend.check()
+    except FastverifyError:
+        backend.close()
+        raise
+    return backend
 
 
 def read_nccl_versions() -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -87,6 +101,11 @@ class NcclBackend(PeerBackend):
             # NCCL connects at the first call, which must not be inside a capture.
             self.all_reduce(torch.zeros(1, device=self._device))
             self.check()
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank's tensors live."""
+        return self._device
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's `x` in rank order; any dtype that NCCL knows."""
@@ -127,9 +146,7 @@ class NcclBackend(PeerBackend):
             self._nccl.abort()
 
     def _sum(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        # NCCL could sum out of place, torch's wrapper cannot.
-        if out is not x:
-            out.copy_(x)
+        assert out is x  # NCCL could sum out of place, torch's wrapper cannot
         self._run("an all-reduce", lambda: self._nccl.allreduce([out], _sum_options()))
 
     def _run(self, what: str, start: Callable[[], Any]) -> None:

@@ -55,21 +55,22 @@ class NcclWindowBackend(NcclBackend):
     limits = Limits("NCCL's window", max_bytes=WINDOW_BYTES)
 
     def __init__(self, group: Group) -> None:
+        self._window: torch.Tensor | None = None
         super().__init__(group)
         with torch.cuda.device(self._device):
             self._pool = torch.cuda.MemPool(self._nccl.mem_allocator)
             with torch.cuda.use_mem_pool(self._pool):
                 self._window = torch.zeros(WINDOW_BYTES, dtype=torch.uint8, device=self._device)
             self._nccl.register_mem_pool(self._pool, symm=True)
-        self._is_ready = True
 
     def window(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor at the start of the window, which calls need not copy. All such tensors share that memory."""
+        assert self._window is not None
         num_bytes = torch.Size(shape).numel() * dtype.itemsize
         return self._window[:num_bytes].view(dtype).view(shape)
 
     def _sum(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        if not getattr(self, "_is_ready", False) or (x is out and self._contains(x)):
+        if self._contains(x):
             super()._sum(x, out)
             return
         staged = self.window(tuple(x.shape), x.dtype)
@@ -78,11 +79,13 @@ class NcclWindowBackend(NcclBackend):
         out.copy_(staged)
 
     def _contains(self, x: torch.Tensor) -> bool:
-        return 0 <= x.data_ptr() - self._window.data_ptr() < WINDOW_BYTES
+        """Whether `x` lies in the window; before there is one, the calls that connect the ranks need none."""
+        return self._window is None or 0 <= x.data_ptr() - self._window.data_ptr() < WINDOW_BYTES
 
     def _free(self) -> None:
         if not self._is_aborted:
             torch.cuda.synchronize(self._device)
             self._nccl.deregister_mem_pool(self._pool)
         super()._free()
-        del self._window, self._pool
+        self._window = None
+        del self._pool

@@ -78,24 +78,11 @@ class PeerBackend(ABC):
         self._sum(x, x)
         return x
 
-    def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Sum over ranks into `out`, of the shape and dtype of `x`, which is kept."""
-        self._check(x, out)
-        self._sum(x, out)
-        return out
-
     def all_reduce_residual_rmsnorm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
         """No fused kernel, unless a subclass has one: an all-reduce, an addition and the reference norm."""
         return add_residual_rms_norm_(self.all_reduce(x), residual, weight, eps)
-
-    def all_reduce_residual_rmsnorm_out(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
-    ) -> torch.Tensor:
-        """As `all_reduce_residual_rmsnorm`, the norm written into `out`."""
-        total = self.all_reduce_out(x, torch.empty_like(x))
-        return out.copy_(add_residual_rms_norm_(total, residual, weight, eps))
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's `x` in rank order, by way of the CPU: these libraries sum only. Not inside a capture."""
@@ -129,3 +116,20 @@ class PeerBackend(ABC):
                 )
             if tensor.shape != x.shape or tensor.dtype != x.dtype:
                 raise ShapeError(f"x and out must be alike, got {list(x.shape)} {x.dtype} and {list(tensor.shape)}.")
+
+
+class OutOfPlacePeer(PeerBackend):
+    """One whose library sums into another tensor at no extra cost; OutOfPlaceBackend of comm/backend.py."""
+
+    def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Sum over ranks into `out`, of the shape and dtype of `x`, which is kept."""
+        self._check(x, out)
+        self._sum(x, out)
+        return out
+
+    def all_reduce_residual_rmsnorm_out(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
+    ) -> torch.Tensor:
+        """As `all_reduce_residual_rmsnorm`, the norm written into `out`."""
+        total = self.all_reduce_out(x, torch.empty_like(x))
+        return out.copy_(add_residual_rms_norm_(total, residual, weight, eps))

@@ -22,7 +22,7 @@ from fastverify.comm import peer_gpus
 from fastverify.comm.backend import SUPPORTED, AllReduceBackend, Support
 from fastverify.comm.group import Group
 from fastverify.comm.library_env import DISABLE_MULTICAST, no_multicast
-from fastverify.comm.peer_backend import Limits, PeerBackend
+from fastverify.comm.peer_backend import Limits, OutOfPlacePeer
 from fastverify.comm.peer_gpus import check_native_atomics, check_own_gpus, first_refusal
 from fastverify.comm.peer_store import meet_in_store
 from fastverify.errors import EnvironmentMissingError
@@ -76,7 +76,7 @@ def _check_multicast(group: Group) -> Support:
     return SUPPORTED
 
 
-class SymmMemBackend(PeerBackend):
+class SymmMemBackend(OutOfPlacePeer):
     """One symmetric buffer; a subclass says which kernel sums it."""
 
     limits = Limits(_LIBRARY, _DTYPES, MAX_BYTES)

@@ -20,7 +20,7 @@ import torch
 from fastverify.comm.backend import AllReduceBackend, Support
 from fastverify.comm.group import Group
 from fastverify.comm.library_env import variables_set
-from fastverify.comm.peer_backend import FLOATS, Limits, PeerBackend
+from fastverify.comm.peer_backend import FLOATS, Limits, OutOfPlacePeer
 from fastverify.comm.peer_gpus import check_native_atomics, check_own_gpus, check_peer_access, first_refusal
 from fastverify.comm.torch_groups import check_default_group, open_torch_group
 from fastverify.errors import EnvironmentMissingError, UnsupportedError
@@ -59,7 +59,7 @@ def create(group: Group, name: str = "vllm") -> AllReduceBackend:
     return VllmBackend(group)
 
 
-class VllmBackend(PeerBackend):
+class VllmBackend(OutOfPlacePeer):
     """One CustomAllreduce."""
 
     name = "vllm"
