@@ -36,7 +36,7 @@ def test_tables_show_links_matrices_and_the_verdict(machine: Callable[[LinkRepor
         "2.50 us",
         "concurrent writes: no collapse: 100.0 GB/s",
         "hint: peers have no native atomics",
-        "all-reduce of 4 ranks that these links allow",
+        "all-reduce of 4 ranks on these links",
         "host_two_shot",
     ):
         assert words in result.stdout

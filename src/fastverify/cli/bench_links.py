@@ -150,7 +150,7 @@ def _print_others(report: LinkReport) -> None:
 def _print_predictions(predictions: list[Prediction]) -> None:
     if not predictions:
         return
-    title = f"all-reduce of {predictions[0].world_size} ranks that these links allow, us, by a model: Lines, Sentinel, Flags"
+    title = f"all-reduce of {predictions[0].world_size} ranks on these links, us, by a model (Lines, Sentinel, Flags)"
     table = Table("", *(format_bytes(size) for size in PREDICTED_SIZES), title=title, title_justify="left")
     for scheme in dict.fromkeys(p.scheme for p in predictions):
         row = [p for p in predictions if p.scheme is scheme]
