@@ -16,6 +16,7 @@ from fastverify.comm.gpu_backends import GpuBackendSpec
 from fastverify.comm.gpu_bench_rank import GpuRank
 from fastverify.comm.gpu_bench_rows import GpuBenchConfig
 from fastverify.comm.group import Group
+from fastverify.comm.rmsnorm import add_residual_rms_norm_
 
 NAMES = ("push", "nccl", "host", "vllm", "flashinfer", "mscclpp")
 
@@ -33,14 +34,30 @@ def find_support(group: Group, name: str) -> Support:
 
 def create(group: Group, name: str) -> Any:
     return {"push": OutOfPlace, "host": OffByOneBit, "vllm": StaleInChains, "flashinfer": NormOfOldResidual}.get(
-        name, GlooBackend
+        name, SlowOutOfPlace
     )(group)
 
 
 class OutOfPlace(GlooBackend):
     """As our kernels: the sum goes elsewhere, the input stays."""
 
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("it is measured out of place")
+
     def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return super().all_reduce(out.copy_(x))
+
+    def all_reduce_residual_rmsnorm_out(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
+    ) -> torch.Tensor:
+        return out.copy_(add_residual_rms_norm_(self.all_reduce_out(x, out), residual, weight, eps))
+
+
+class SlowOutOfPlace(GlooBackend):
+    """As a library's adapter: the sum can go elsewhere, at the price of a copy."""
+
+    def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01)
         return self.all_reduce(out.copy_(x))
 
 

@@ -44,9 +44,16 @@ def test_right_backends_are_right_in_place_and_out_of_place(options: dict[str, o
                 assert [row.num_bytes for row in rows] == [1024, 4100]
                 assert all(row.correct and row.num_calls == num_calls for row in rows), rows
                 assert all(row.median_us is not None and len(row.samples_us) == 3 for row in rows)
-    assert result.setups["push"] == "push for this test; out of place"
-    assert result.setups["nccl"].startswith("nccl for this test; in place")
+    assert result.setups["push"] == "push for this test"
     assert result.empty_us is not None
+
+
+def test_a_library_is_timed_in_the_style_that_suits_it() -> None:
+    assert measure().setups["nccl"].startswith("nccl for this test; in place or out of place, whichever is faster")
+    for fused in (False, True):
+        assert all(
+            row.median_us is not None and row.median_us < 9000 for row in rows_of(measure(), "nccl", fused=fused)
+        )
 
 
 def test_other_bits_on_another_rank_are_wrong() -> None:

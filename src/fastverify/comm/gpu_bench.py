@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -88,41 +89,56 @@ class Slot:
 Step = Callable[[torch.Tensor, Slot], torch.Tensor]
 
 
-def make_step(backend: Any, key: CaseKey, weight: torch.Tensor, launch: Launch | None) -> Step:
-    """One call, as a model makes it: out of place where the backend offers that, else in place."""
-    if key.fused:
-        return _fused_step(backend, key, weight, launch)
-    if launch is not None:
-        rank = backend.rank
-        return lambda x, slot: rank.all_reduce(x, slot.other(x), launch)
-    reduce_out = getattr(backend, "all_reduce_out", None)
-    if reduce_out is None:
-        return lambda x, slot: backend.all_reduce(x)
+class Style(Enum):
+    """Where a call puts its answer. Servers may do either, so a library is timed in the one that suits it."""
 
-    def out_of_place(x: torch.Tensor, slot: Slot) -> torch.Tensor:
-        out = slot.other(x)
-        reduce_out(x, out)
-        return out
-
-    return out_of_place
+    IN_PLACE = "in place"
+    OUT_OF_PLACE = "out of place"
 
 
-def _fused_step(backend: Any, key: CaseKey, weight: torch.Tensor, launch: Launch | None) -> Step:
-    if launch is not None:
-        rank = backend.rank
-        return lambda x, slot: rank.all_reduce_residual_rmsnorm(x, slot.residual, weight, EPS, slot.other(x), launch)
-    fused_out = getattr(backend, "all_reduce_residual_rmsnorm_out", None) if key.backend in OURS else None
-    if fused_out is not None:
-        return lambda x, slot: fused_out(x, slot.residual, weight, EPS, slot.other(x))
-    if key.backend in FUSED_BACKENDS:
-        return lambda x, slot: backend.all_reduce_residual_rmsnorm(x, slot.residual, weight, EPS)
-    reduce = make_step(backend, CaseKey(key.backend, key.num_bytes, False, key.mode), weight, None)
+def find_styles(backend: Any, key: CaseKey) -> tuple[Style, ...]:
+    """The styles that a backend offers; ours cost the same in both."""
+    name = "all_reduce_residual_rmsnorm_out" if _is_own_fused(key) else "all_reduce_out"
+    if not hasattr(backend, name):
+        return (Style.IN_PLACE,)
+    return (Style.OUT_OF_PLACE,) if key.backend in OURS else (Style.IN_PLACE, Style.OUT_OF_PLACE)
+
+
+def make_step(backend: Any, key: CaseKey, weight: torch.Tensor, style: Style, launch: Launch | None = None) -> Step:
+    """One call, as a model makes it."""
+    if _is_own_fused(key):
+        return _fused_step(backend, weight, style, launch)
+    reduce = _sum_step(backend, style, launch)
+    if not key.fused:
+        return reduce
 
     def separately(x: torch.Tensor, slot: Slot) -> torch.Tensor:
         slot.residual.add_(reduce(x, slot))
         return torch.nn.functional.rms_norm(slot.residual, list(weight.shape), weight, EPS)
 
     return separately
+
+
+def _is_own_fused(key: CaseKey) -> bool:
+    return key.fused and key.backend in FUSED_BACKENDS
+
+
+def _sum_step(backend: Any, style: Style, launch: Launch | None) -> Step:
+    if launch is not None:
+        return lambda x, slot: backend.rank.all_reduce(x, slot.other(x), launch)
+    if style is Style.OUT_OF_PLACE:
+        return lambda x, slot: backend.all_reduce_out(x, slot.other(x))
+    return lambda x, slot: backend.all_reduce(x)
+
+
+def _fused_step(backend: Any, weight: torch.Tensor, style: Style, launch: Launch | None) -> Step:
+    if launch is not None:
+        fuse = backend.rank.all_reduce_residual_rmsnorm
+        return lambda x, slot: fuse(x, slot.residual, weight, EPS, slot.other(x), launch)
+    if style is Style.OUT_OF_PLACE:
+        fuse_out = backend.all_reduce_residual_rmsnorm_out
+        return lambda x, slot: fuse_out(x, slot.residual, weight, EPS, slot.other(x))
+    return lambda x, slot: backend.all_reduce_residual_rmsnorm(x, slot.residual, weight, EPS)
 
 
 class SlotPool:

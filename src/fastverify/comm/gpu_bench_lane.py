@@ -142,7 +142,7 @@ class LaneRun:
         refusals = [answer.reason for answer in answers if not answer.ok]
         if refusals:
             # A rank that can run it says only who cannot.
-            self._reasons[name,] = next((text for text in refusals if not text.startswith("rank(s)")), refusals[0])
+            self._reasons[(name,)] = next((text for text in refusals if not text.startswith("rank(s)")), refusals[0])
         else:
             self.setups[name] = answers[0].reason
 

@@ -6,6 +6,7 @@ but their contract. Rank processes import neither the compiled CPU modules nor t
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from fastverify.comm.gpu_bench import (
     SlotPool,
     check_chain,
     check_once,
+    find_styles,
     graph_calls,
     make_inputs,
     make_step,
@@ -33,10 +35,15 @@ from fastverify.comm.gpu_bench_device import BenchDevice, CudaDevice
 from fastverify.comm.gpu_bench_rows import CaseKey, GpuBenchConfig, Prepared
 from fastverify.comm.gpu_launches import find_candidate, launch_text, picked_launch_text
 from fastverify.comm.group import Group, close_group, create_group
+from fastverify.comm.nccl_failure import check_server_calls
+from fastverify.errors import UnsupportedError
 
 # Processes that share a GPU run in turns of milliseconds, so a long chain would take for ever.
 _CALLS_ON_A_SHARED_GPU = 4
 _EMPTY_NODES = 50
+_EITHER_STYLE = "in place or out of place, whichever is faster"
+# Enough to tell a copy from no copy.
+_STYLE_SAMPLES = 5
 
 
 @dataclass
@@ -47,6 +54,7 @@ class _Case:
     inputs: Inputs
     num_calls: int
     graph: Any = None
+    correct: bool = True
 
 
 class GpuRank:
@@ -91,26 +99,20 @@ class GpuRank:
         if not support.ok:
             return Prepared(ok=False, reason=support.reason)
         launch = find_candidate(key, self._config.world_size)
-        operation = Operation(make_step(backend, key, inputs.weight, launch), pool)
-        case = _Case(operation, inputs, 1 if key.mode == "eager" else self._graph_calls())
         with self._gpu.use():
-            correct = self._check_single(key, case)
-            if key.mode == "graph":
-                operation.rewind()
-                case.graph = self._gpu.capture(operation.call, case.num_calls)
-                correct &= self._check_graph(key, case)
-        self._cases[key] = case
+            tried = [
+                self._set_up(key, Operation(make_step(backend, key, inputs.weight, style, launch), pool), inputs)
+                for style in find_styles(backend, key)
+            ]
+            self._cases[key] = case = self._faster(tried)
         num_rows, row_bytes = inputs.residual.shape[0], inputs.weight.nbytes
         text = launch_text(launch) if launch else picked_launch_text(backend, key, num_rows, row_bytes)
-        return Prepared(ok=True, correct=correct, num_calls=case.num_calls, launch=text)
+        return Prepared(ok=True, correct=case.correct, num_calls=case.num_calls, launch=text)
 
     def turn(self, key: CaseKey, num_samples: int) -> list[float]:
         """Microseconds per call, one number per sample."""
-        case = self._cases[key]
         with self._gpu.use():
-            if case.graph is None:
-                return self._gpu.time_eager(case.operation.call, num_samples, self._refill(case), self._align)
-            return self._gpu.time_graph(case.graph, case.num_calls, num_samples, self._refill(case), self._align)
+            return self._time(self._cases[key], num_samples)
 
     def finish(self, key: CaseKey) -> bool:
         """Check once more and let go of the case."""
@@ -137,6 +139,29 @@ class GpuRank:
             close_group(group)
         self._gloo.close()
         close_group(self._align_group)
+
+    def _set_up(self, key: CaseKey, operation: Operation, inputs: Inputs) -> _Case:
+        case = _Case(operation, inputs, 1 if key.mode == "eager" else self._graph_calls())
+        case.correct = self._check_single(key, case)
+        if key.mode == "graph":
+            operation.rewind()
+            case.graph = self._gpu.capture(operation.call, case.num_calls)
+            case.correct &= self._check_graph(key, case)
+        return case
+
+    def _faster(self, cases: list[_Case]) -> _Case:
+        """The one whose slowest rank is faster, the same on every rank; wrong ones only where nothing else is there."""
+        if len(cases) == 1:
+            return cases[0]
+        medians_us = [statistics.median(self._time(case, _STYLE_SAMPLES)) for case in cases]
+        slowest_us = self._gloo.all_gather(torch.tensor(medians_us)).amax(0).tolist()
+        all_correct = self._gloo.all_gather(torch.tensor([case.correct for case in cases])).all(0).tolist()
+        return min(zip(all_correct, slowest_us, cases, strict=True), key=lambda tried: (not tried[0], tried[1]))[2]
+
+    def _time(self, case: _Case, num_samples: int) -> list[float]:
+        if case.graph is None:
+            return self._gpu.time_eager(case.operation.call, num_samples, self._refill(case), self._align)
+        return self._gpu.time_graph(case.graph, case.num_calls, num_samples, self._refill(case), self._align)
 
     def _open_group(self, name: str) -> Group:
         rendezvous = (self._folder / f"meet-{name}").as_uri()
@@ -209,10 +234,23 @@ class GpuRank:
 def _create(group: Group, name: str) -> Any:
     if name == "auto":
         return import_module("fastverify.comm.gpu_chooser").choose_gpu(group, "auto")[0]
-    return find_gpu_backend(name).create(group)
+    backend = find_gpu_backend(name).create(group)
+    if name == "nccl" and group.device.type == "cuda":
+        _require_server_calls(backend, group.device)
+    return backend
+
+
+def _require_server_calls(backend: Any, device: torch.device) -> None:
+    """A setting under which a server cannot start is of no use, however fast its sums are: NCCL_ALGO=Tree, say."""
+    failed = next((outcome for outcome in check_server_calls(backend, device) if not outcome.ok), None)
+    if failed is not None:
+        where = " inside a capture" if failed.captured else ""
+        raise UnsupportedError(
+            f"a {failed.call}{where}, as servers make it, fails: {failed.error or failed.capture_error}"
+        )
 
 
 def _describe(backend: Any, name: str) -> str:
-    """What it is in a few words, and whether results go beside the input."""
+    """What it is in a few words, and how it is called."""
     summary = "what the chooser picks at each size" if name == "auto" else find_gpu_backend(name).summary
-    return f"{summary}; {'out of place' if hasattr(backend, 'all_reduce_out') else 'in place'}"
+    return summary if name in OURS or not hasattr(backend, "all_reduce_out") else f"{summary}; {_EITHER_STYLE}"

@@ -20,6 +20,7 @@ from fastverify.comm.gpu_bench import (
     Inputs,
     Operation,
     SlotPool,
+    Style,
     check_chain,
     check_once,
     graph_calls,
@@ -89,7 +90,7 @@ class VirtualBench:
             max_bytes=max(self._config.sizes),
             device=str(self._gpu.device),
         )
-        return Support(True, f"{find_gpu_backend(name).summary}; out of place")
+        return Support(True, find_gpu_backend(name).summary)
 
     def prepare(self, key: CaseKey) -> Prepared:
         """Check one call, capture the graph, check what it leaves."""
@@ -100,7 +101,7 @@ class VirtualBench:
         inputs, pools = self._open_size(key.num_bytes)
         backends = [_RankBackend(rank, launch) for rank in virtual.ranks]
         tried = launch if key.candidate is not None else None
-        steps = [make_step(backend, key, inputs.weight, tried) for backend in backends]
+        steps = [make_step(backend, key, inputs.weight, Style.OUT_OF_PLACE, tried) for backend in backends]
         num_calls = 1 if key.mode == "eager" else graph_calls(self._config)
         operations = [Operation(step, pool) for step, pool in zip(steps, pools, strict=True)]
         case = _Case(virtual, operations, inputs, num_calls)
