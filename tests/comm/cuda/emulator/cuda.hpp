@@ -16,7 +16,6 @@
 #define __cluster_dims__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static __attribute__((section("fv_shared")))
 
 #define threadIdx emulator::thread_index
 #define blockIdx emulator::block_index
@@ -35,6 +34,15 @@ struct __align__(16) float4 {
 
 inline uint2 make_uint2(unsigned x, unsigned y) { return uint2{x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return uint4{x, y, z, w}; }
+
+// emulator.py turns a __shared__ variable into a reference to a place that it reserves in the memory of every block.
+static inline emulator::u64 reserve_shared(emulator::u64 num_bytes) {
+  static emulator::u64 reserved = 0;
+  const emulator::u64 offset = (reserved + 15) / 16 * 16;
+  reserved = offset + num_bytes;
+  if (reserved > emulator::SHARED_BYTES) __builtin_trap();
+  return offset;
+}
 
 template <class To, class From>
 inline To same_bits(From value) {
@@ -57,7 +65,7 @@ inline T max(T a, T b) { return a < b ? b : a; }
 inline void __syncthreads() { emulator::block_barrier(); }
 inline void __threadfence() { emulator::fence(); }
 inline void __threadfence_system() { emulator::fence(); }
-inline void __nanosleep(unsigned) { emulator::pause("__nanosleep"); }
+inline void __nanosleep(unsigned) { emulator::pause_in_vain("__nanosleep"); }
 inline long long clock64() { return emulator::clock(); }
 
 template <class T>

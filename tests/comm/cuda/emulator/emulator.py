@@ -6,8 +6,10 @@ It does not know what kernels do: a caller gives it memory, arguments and launch
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +21,11 @@ from fastverify.comm.cuda.compile import KernelSpec
 HERE = Path(__file__).parent
 COMPILER_OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-D__CUDA_ARCH__=900")
 MESSAGE_BYTES = 4096
+_SHARED_VARIABLE = re.compile(r"__shared__ (\w+) (\w+)((?:\[[^\]]+\])*);")
+_SHARED_REFERENCE = (
+    r"typedef \1 \2_type\3; static const u64 \2_offset = reserve_shared(sizeof(\2_type)); "
+    r"\2_type& \2 = *static_cast<\2_type*>(emulator::shared(\2_offset));"
+)
 
 
 class EmulatorError(AssertionError):
@@ -42,8 +49,6 @@ class Module(ctypes.Structure):
         ("functions", ctypes.c_void_p),
         ("num_functions", ctypes.c_uint32),
         ("call_bytes", ctypes.c_uint32),
-        ("shared", ctypes.c_void_p),
-        ("shared_bytes", ctypes.c_uint64),
     ]
 
 
@@ -73,7 +78,7 @@ class Emulator:
         """The functions `names` of a source of the package."""
         if (spec, edits) not in self._modules:
             assert self.library
-            folder = self._folder / f"module{len(self._modules)}"
+            folder = Path(tempfile.mkdtemp(dir=self._folder))
             _copy_sources(folder, edits)
             macros = [f"-D{name}={value}" for name, value in spec.defines]
             functions = " ".join(f"X({name})" for name in names)
@@ -135,7 +140,6 @@ class Machine:
 
 def _copy_sources(folder: Path, edits: tuple[Edit, ...]) -> None:
     """The package's sources beside the emulator's ptx.cuh, as an include needs them."""
-    folder.mkdir()
     shutil.copy(HERE / "ptx.cuh", folder)
     for source in (files("fastverify.comm.cuda") / "sources").iterdir():
         if source.name == "ptx.cuh":
@@ -145,10 +149,10 @@ def _copy_sources(folder: Path, edits: tuple[Edit, ...]) -> None:
             if edit.file == source.name:
                 assert text.count(edit.old) == 1, f"{edit.old!r} is {text.count(edit.old)} times in {source.name}"
                 text = text.replace(edit.old, edit.new)
-        (folder / source.name).write_text(text)
+        (folder / source.name).write_text(_SHARED_VARIABLE.sub(_SHARED_REFERENCE, text))
 
 
 def _compile(sources: Sequence[Path], target: Path, options: Sequence[str] = ()) -> None:
     command = ["g++", *COMPILER_OPTIONS, *options, *map(str, sources), "-o", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr[:2000]}"

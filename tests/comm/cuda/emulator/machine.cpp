@@ -20,6 +20,7 @@ Index thread_index, block_index, block_size, grid_size;
 namespace {
 
 constexpr u32 WARP = 32;
+constexpr u32 MAX_DRAWS = 4;
 constexpr std::size_t STACK_BYTES = 64 << 10;
 
 struct Block;
@@ -30,7 +31,7 @@ struct Fiber {
   void* stack = nullptr;
   u32 index = 0;
   u64 cluster_phase = 0;
-  bool is_ready = false, has_started = false, has_ended = false;
+  bool is_ready = false, has_started = false, has_ended = false, waits_in_vain = false;
   const char* doing = "the start";
   u64 address = 0;
 };
@@ -137,7 +138,6 @@ class Machine {
   bool let_stores_arrive(bool in_any_case);
   Fiber* choose_fiber();
   void resume(Fiber& fiber);
-  void enter(Block& block);
   void make_ready(Fiber& fiber);
   void release(std::vector<Fiber*>& waiting);
   void end_fiber(Fiber& fiber);
@@ -147,7 +147,6 @@ class Machine {
   void* take_stack();
 
   ucontext_t scheduler_;
-  Block* entered_ = nullptr;
   std::string error_;
   std::vector<Region> regions_;
   std::vector<void*> free_stacks_, all_stacks_;
@@ -185,7 +184,7 @@ void Machine::start(Launch& launch) {
     block.num_alive = launch.num_threads;
     block.slowness = random_.below(8) == 0 ? 40 : 1;
     block.warps.resize((launch.num_threads + WARP - 1) / WARP);
-    block.shared.assign(launch.module->shared_bytes, static_cast<char>(0xa5));
+    block.shared.assign(SHARED_BYTES, static_cast<char>(0xa5));
     block.fibers = std::make_unique<Fiber[]>(launch.num_threads);
     for (u32 t = 0; t < launch.num_threads; ++t) {
       Fiber& fiber = block.fibers[t];
@@ -202,7 +201,6 @@ void Machine::end_launches(Rank& rank) {
     // A rank's stores to its own memory have arrived when its kernel has ended; those to others may be on their way.
     for (const Region& region : regions_)
       if (&ranks_[region.rank] == &rank) rank.stores.arrive_within(region.begin, region.end);
-    if (entered_ != nullptr && entered_->launch == rank.stream.front().get()) entered_ = nullptr;
     rank.stream.pop_front();
     if (!rank.stream.empty()) release(rank.stream.front()->waiting);
   }
@@ -253,7 +251,8 @@ bool Machine::let_stores_arrive(bool in_any_case) {
   return false;
 }
 
-// By speed among the ranks that can move. A slow block is passed over now and then, so others get far ahead of it.
+// By speed among the ranks that can move. Threads of slow blocks are passed over, so others get far ahead of them, and so
+// are those that look in vain, since a step of theirs shows nothing.
 Fiber* Machine::choose_fiber() {
   u64 total = 0;
   for (const Rank& rank : ranks_) total += rank.ready.empty() ? 0 : rank.speed;
@@ -266,7 +265,9 @@ Fiber* Machine::choose_fiber() {
       continue;
     }
     Fiber* fiber = rank.ready[random_.below(rank.ready.size())];
-    if (random_.below(fiber->block->slowness) != 0) fiber = rank.ready[random_.below(rank.ready.size())];
+    for (u32 i = 0; i < MAX_DRAWS && (fiber->waits_in_vain || random_.below(fiber->block->slowness) != 0); ++i) {
+      fiber = rank.ready[random_.below(rank.ready.size())];
+    }
     return fiber;
   }
   return nullptr;
@@ -288,8 +289,8 @@ void Machine::run_fiber() {
 void Machine::resume(Fiber& fiber) {
   Block& block = *fiber.block;
   const Launch& launch = *block.launch;
-  enter(block);
   current_ = &fiber;
+  fiber.waits_in_vain = false;
   thread_index.x = fiber.index;
   block_index.x = block.index;
   block_size = {launch.num_threads, 1, 1};
@@ -304,13 +305,6 @@ void Machine::resume(Fiber& fiber) {
   }
   swapcontext(&scheduler_, &fiber.context);
   current_ = nullptr;
-}
-
-void Machine::enter(Block& block) {
-  if (entered_ == &block) return;
-  if (entered_ != nullptr) std::copy_n(entered_->launch->module->shared, entered_->shared.size(), entered_->shared.data());
-  std::copy_n(block.shared.data(), block.shared.size(), block.launch->module->shared);
-  entered_ = &block;
 }
 
 void Machine::make_ready(Fiber& fiber) {
@@ -451,9 +445,16 @@ u32 word_bytes() { return machine->current_->block->launch->word_bytes; }
 
 void pause(const char* doing) { machine->pause(doing, 0); }
 
+void pause_in_vain(const char* doing) {
+  machine->current_->waits_in_vain = true;
+  machine->pause(doing, 0);
+}
+
+// A step stands for a hundred cycles. Only threads that wait read the clock.
 long long clock() {
+  machine->current_->waits_in_vain = true;
   machine->pause(machine->current_->doing, machine->current_->address);
-  return static_cast<long long>(machine->num_steps_);
+  return static_cast<long long>(machine->num_steps_ * 100);
 }
 
 // Word by word, in either direction; now and then another thread runs in between.
@@ -516,13 +517,14 @@ u32 exchange_in_warp(u32 value, u32 partner) {
   return values[partner];
 }
 
+void* shared(u64 offset) { return machine->current_->block->shared.data() + offset; }
+
 void* in_block(void* place, u32 index) {
   Block& own = *machine->current_->block;
   if (index >= own.cluster->blocks.size()) machine->fail("a store into a block beyond the cluster");
   Block& block = *own.cluster->blocks[index];
-  if (&block == &own) return place;
   if (!block.has_started || block.num_alive == 0) machine->fail("a store into a block that does not run");
-  return block.shared.data() + (static_cast<char*>(place) - own.launch->module->shared);
+  return block.shared.data() + (static_cast<char*>(place) - own.shared.data());
 }
 
 void wait_for_grid_before() {

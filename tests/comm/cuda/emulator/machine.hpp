@@ -25,8 +25,9 @@ void store(u64 address, const void* bytes, u32 num_bytes);
 void store_release(u64 address, u32 word);
 void fence();
 
-// `doing` is what a report of a deadlock says this thread did last.
+// `doing` is what a report of a deadlock says this thread did last. In vain: it looks for something and will look again.
 void pause(const char* doing);
+void pause_in_vain(const char* doing);
 long long clock();
 
 void block_barrier();
@@ -34,20 +35,20 @@ void cluster_arrive();
 void cluster_wait();
 u32 exchange_in_warp(u32 value, u32 partner);
 
-// The same shared variable of another block of the cluster.
+// Shared memory of the running block, and the place in another block of the cluster that corresponds to one in it.
+constexpr u64 SHARED_BYTES = 16 << 10;
+void* shared(u64 offset);
 void* in_block(void* place, u32 block);
 
 void wait_for_grid_before();
 void allow_grid_after();
 
-// What a compiled source offers. `shared`: its __shared__ variables, which the machine swaps from block to block.
+// What a compiled source offers.
 struct Module {
   const char* const* names;
   void (*const* functions)(const void* call);
   u32 num_functions;
   u32 call_bytes;
-  char* shared;
-  u64 shared_bytes;
 };
 
 }  // namespace emulator

@@ -67,38 +67,79 @@ __device__ __forceinline__ u32 round_to_fp16x2(float low, float high) {
   return word;
 }
 
+// Both halves of a word by both halves of another, rounded once. For bfloat16 there is a multiply-add only before SM90,
+// and adding minus zero changes nothing.
+__device__ __forceinline__ u32 multiply_bf16x2(u32 a, u32 b) {
+  u32 product;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+  return product;
+}
+
+__device__ __forceinline__ u32 multiply_fp16x2(u32 a, u32 b) {
+  u32 product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
+// Within one unit in the last place.
+__device__ __forceinline__ float reciprocal(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+
 // ---- clusters of FV_CLUSTER blocks; one block is a cluster of its own before SM90 ----
 
-constexpr int CLUSTER = FV_CLUSTER;
+constexpr u32 CLUSTER = FV_CLUSTER;
 
 #if FV_CLUSTER > 1
+
 #define FV_CLUSTER_DIMS __cluster_dims__(FV_CLUSTER, 1, 1)
+
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// ---- mailboxes: words in shared memory that count the bytes which other blocks of the cluster put into it ----
+
+__device__ __forceinline__ u32 shared_address(const void* place) { return static_cast<u32>(__cvta_generic_to_shared(place)); }
+
+__device__ __forceinline__ void open_mailbox(u64* mailbox) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(mailbox)) : "memory");
+}
+
+// Other blocks of the cluster see this block's mailboxes after the next cluster barrier.
+__device__ __forceinline__ void publish_mailboxes() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// Once per round, by one thread; before or after the bytes come.
+__device__ __forceinline__ void expect_bytes(u64* mailbox, u32 num_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(mailbox)), "r"(num_bytes) : "memory");
+}
+
+// Puts `value` into the same place of block `block`, and tells the mailbox there.
+__device__ __forceinline__ void put_into_block(float* place, u64* mailbox, u32 block, float value) {
+  u32 remote_place, remote_mailbox;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_place) : "r"(shared_address(place)), "r"(block));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_mailbox) : "r"(shared_address(mailbox)), "r"(block));
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(remote_place), "f"(value),
+               "r"(remote_mailbox)
+               : "memory");
+}
+
+// Until the expected bytes of round number 0, 1, 2, ... have come; `parity` is that number modulo 2.
+__device__ __forceinline__ void await_bytes(u64* mailbox, u32 parity) {
+  u32 is_complete;
+  do {
+    asm volatile(
+        "{ .reg .pred complete;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, complete; }"
+        : "=r"(is_complete)
+        : "r"(shared_address(mailbox)), "r"(parity)
+        : "memory");
+  } while (is_complete == 0);
+}
+
 #else
 #define FV_CLUSTER_DIMS
 #endif
-
-__device__ __forceinline__ void cluster_arrive() {
-#if FV_CLUSTER > 1
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void cluster_wait() {
-#if FV_CLUSTER > 1
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#else
-  __syncthreads();
-#endif
-}
-
-// Puts `value` into the same place of the shared memory of block `block` of the cluster.
-__device__ __forceinline__ void put_into_block(float* place, u32 block, float value) {
-#if FV_CLUSTER > 1
-  const u32 local = static_cast<u32>(__cvta_generic_to_shared(place));
-  u32 remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(block));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
-#else
-  *place = value;
-#endif
-}
