@@ -82,11 +82,16 @@ __device__ __forceinline__ Control* control_of(const Call& call) { return reinte
 
 // ---- epochs ----
 
-__device__ __forceinline__ Turn begin_turn(const Call& call) {
-  overlap_launches();
+// After overlap_launches. What a kernel loads besides belongs before it: then all is on its way together.
+__device__ __forceinline__ Turn read_turn(const Call& call) {
   const u32 epoch = *const_cast<volatile u32*>(&control_of(call)->epoch);
   const long long now = clock64();
   return Turn{epoch, epoch & 1u, now, static_cast<u32>(now), false};
+}
+
+__device__ __forceinline__ Turn begin_turn(const Call& call) {
+  overlap_launches();
+  return read_turn(call);
 }
 
 // Ends with the parity that alternates, and never at 0, which untouched memory holds.

@@ -141,7 +141,7 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
   for (int k = 0; k < UNITS; ++k) {
     if (column + k * span.stride < row_units) weight[k] = load_whole_unit<WORDS>(call.weight, column + k * span.stride);
   }
-  Turn turn = begin_turn(call);
+  Turn turn = read_turn(call);
   const auto channel = open_channel<Protocol, Boxes>(call, turn, FIRST);
   bool is_first_row = true;
   while (span.end <= num_units) {
