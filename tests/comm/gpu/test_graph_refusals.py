@@ -55,7 +55,7 @@ def check_refusals(rank: int, world_size: int, rendezvous: str, factory: GpuFact
                 capture(lambda: backend.all_reduce(cold), 1)
             capture(lambda: backend.all_reduce(warm), 1).replay()
             assert warm[0] == world_size**2
-            torch.cuda._sleep(200_000_000)
+            torch.cuda._sleep(1_000_000_000)  # half a second
             backend.all_reduce(warm)
         with torch.cuda.stream(second), pytest.raises(UnsupportedError, match="one stream at a time"):
             backend.all_reduce(warm)
