@@ -192,7 +192,7 @@ def find_support(group: Group, name: str) -> Support:
 
 
 def create(group: Group, name: str) -> Any:
-    if name.startswith("push"):
+    if name in ("push", "push_two_shot"):
         return FakePush(group, name)
     if name == "flashinfer":
         return FakeBroken(group, name)
@@ -204,6 +204,10 @@ def create(group: Group, name: str) -> Any:
         "symm_mem_multimem": (8.0, 0.003, lambda x: x),
     }[name]
     return FakeLibrary(group, name, base_us, us_per_kb, change)
+
+
+def create_fabric_backend(group: Group, fabric: str) -> FakePush:
+    return FakePush(group, fabric)
 
 
 def make_specs(*names: str) -> dict[str, GpuBackendSpec]:

@@ -6,7 +6,7 @@ All ranks hold the same plan and ask the same questions, so they go the same way
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -16,7 +16,6 @@ from fastverify.comm.gpu_plan import Pick, Plan
 from fastverify.comm.rmsnorm import add_residual_rms_norm_
 from fastverify.errors import UnsupportedError
 
-Fused = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 _Key = tuple[int, torch.dtype]
 
 
@@ -30,7 +29,7 @@ class AutoBackend:
         used = [name for name in dict.fromkeys(winners) if holder_of(name) in self._backends]
         self.name = f"auto({'+'.join(used or self._backends)})"
         self._sums: dict[_Key, AllReduceBackend] = {}
-        self._norms: dict[_Key, Fused] = {}
+        self._norms: dict[_Key, AllReduceBackend | None] = {}
         self._gathers: dict[int, AllReduceBackend] = {}
 
     def can_run(self, num_elements: int, dtype: torch.dtype) -> Support:
@@ -52,17 +51,21 @@ class AutoBackend:
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
         """See the contract."""
-        key = (x.numel(), x.dtype)
-        run = self._norms.get(key)
-        if run is None:
-            run = self._norms[key] = self._find_norm(x)
-        return run(x, residual, weight, eps)
+        backend = self._norm_backend(x)
+        if backend is None:
+            return add_residual_rms_norm_(self.all_reduce(x), residual, weight, eps)
+        return backend.all_reduce_residual_rmsnorm(x, residual, weight, eps)
 
     def all_reduce_residual_rmsnorm_out(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
     ) -> torch.Tensor:
-        """As `all_reduce_residual_rmsnorm`; the norm is returned in `out` or another new tensor, `x` stays."""
-        return self.all_reduce_residual_rmsnorm(out.copy_(x), residual, weight, eps)
+        """As `all_reduce_residual_rmsnorm`, the norm written into `out` and returned; `x` stays."""
+        backend = self._norm_backend(x)
+        if backend is None:
+            return out.copy_(add_residual_rms_norm_(self.all_reduce_out(x, out), residual, weight, eps))
+        if isinstance(backend, OutOfPlaceBackend):
+            return backend.all_reduce_residual_rmsnorm_out(x, residual, weight, eps, out)
+        return out.copy_(backend.all_reduce_residual_rmsnorm(out.copy_(x), residual, weight, eps))
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's `x` in rank order."""
@@ -93,20 +96,21 @@ class AutoBackend:
         supports = [(backend, backend.can_run(num_elements, dtype)) for backend in ordered]
         return next((found for found in supports if found[1].ok), supports[0])
 
-    def _find_norm(self, x: torch.Tensor) -> Fused:
-        """The planned fused kernel, or the planned sum and then the norm."""
+    def _norm_backend(self, x: torch.Tensor) -> AllReduceBackend | None:
+        """Whose fused operation is planned, or None for the planned sum and then the norm."""
+        key = (x.numel(), x.dtype)
+        if key not in self._norms:
+            self._norms[key] = self._find_norm(x)
+        return self._norms[key]
+
+    def _find_norm(self, x: torch.Tensor) -> AllReduceBackend | None:
         for pick in self._plan.find("all_reduce_residual_rmsnorm", x.nbytes):
             backend = self._backends.get(holder_of(pick.backend))
             if pick.separate_norm:
-                return self._norm_separately
+                return None
             if backend is not None and backend.can_run(x.numel(), x.dtype).ok:
-                return backend.all_reduce_residual_rmsnorm
-        return self._sum_backend(x).all_reduce_residual_rmsnorm
-
-    def _norm_separately(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> torch.Tensor:
-        return add_residual_rms_norm_(self.all_reduce(x), residual, weight, eps)
+                return backend
+        return self._sum_backend(x)
 
     def _find_gather(self, num_bytes: int) -> AllReduceBackend:
         picks = self._plan.find("all_gather", num_bytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -66,7 +67,7 @@ def open_backends(
             continue
         backend, reason = None, ""
         try:
-            backend = specs[name].create(group)
+            backend = _create(group, specs[name])
         except Exception as error:  # noqa: BLE001 - whatever a library raises is why it cannot be used
             reason = f"{type(error).__name__}: {error}"
         failed = _merge(group, {name: reason})
@@ -105,6 +106,15 @@ def apply_plan(backend: AllReduceBackend, holder: str, plan: Plan) -> None:
     rules, fused_rules = (plan.launch_rules(holder, op) for op in ("all_reduce", "all_reduce_residual_rmsnorm"))
     if rules or fused_rules:
         rank.set_rules(rules, fused_rules)
+
+
+def _create(group: Group, spec: GpuBackendSpec) -> AllReduceBackend:
+    """Our own kernels with every algorithm that the number of ranks allows."""
+    fabric = fabric_of(spec.name)
+    if fabric is None:
+        return spec.create(group)
+    backend: AllReduceBackend = import_module(spec.module).create_fabric_backend(group, fabric)
+    return backend
 
 
 def _list_own(fabric: str, backend: OwnBackend, names: Iterable[str], case: Case, world_size: int) -> list[Candidate]:

@@ -39,6 +39,7 @@ _SUM_SIZES = tuple(sorted([*(4 * BYTES_PER_KB << shift for shift in range(11)), 
 _NORM_ROWS = {4096: (1, 4, 16, 64, 256), 7168: (1, 4, 12, 16, 64, 256)}
 _GATHER_SIZES = (4 * BYTES_PER_KB, 64 * BYTES_PER_KB, BYTES_PER_MB)
 _DTYPE = torch.bfloat16
+_SHARED = "nothing is measured where ranks share a GPU"
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,15 @@ class GpuChooser:
         self._specs = specs
         self._timer = timer or GraphTimer(group.device)
         self._shapes = shapes or Shapes()
+        # Kernels of ranks that share a GPU take turns of milliseconds: no time tells anything.
+        self._is_shared = len(set(group.gpus)) < len(group.gpus) and group.device.type == "cuda"
         self._key: Key = read_key(group)
         self._path = table_path(self._key, folder or Path(env.read("FASTVERIFY_CACHE_DIR")).expanduser())
 
     def choose_auto(self) -> tuple[AllReduceBackend, GpuChoice]:
         """The best for every size. Raises EnvironmentMissingError with every backend's reason where none runs."""
+        if self._is_shared:
+            return self._choose_unmeasured()
         kept = self._read()
         plan = make_plan(kept.rows if kept else ())
         if kept is not None and plan.steps:
@@ -102,7 +107,8 @@ class GpuChooser:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in unable.items())
             logger.warning("the all-reduce is measured anew, since what %s names cannot run: %s", self._path, reasons)
             _close(opened.values())
-        table, opened = self._measure(self._specs)
+        opened, able, unable = self._open()
+        table = self._measure(opened, able, unable)
         plan = make_plan(table.rows)
         if self._group.rank == 0 and plan.steps:
             write_table(self._path, self._key, table)
@@ -116,13 +122,16 @@ class GpuChooser:
             raise EnvironmentMissingError(f"the {name} backend cannot run: {unable[name]}. Use auto.")
         if name not in OWN_BACKENDS:
             return spec.create(self._group), GpuChoice(name, "asked for")
+        if self._is_shared:
+            return spec.create(self._group), GpuChoice(name, f"asked for; {_SHARED}")
         kept = self._read()
         rows = [row for row in kept.rows if row.backend == name] if kept else []
         if rows and kept is not None:
             backend, table, source = spec.create(self._group), kept, f"launches from {self._path}"
         else:
-            table, opened = self._measure({name: spec})
-            backend, rows = opened[holder_of(name)], list(table.rows)
+            backend = spec.create(self._group)
+            table = self._measure({holder_of(name): backend}, [name], {})
+            rows = list(table.rows)
             source = f"launches measured in {table.measured_s:.1f} s"
         plan = make_plan(rows)
         apply_plan(backend, holder_of(name), plan)
@@ -134,23 +143,36 @@ class GpuChooser:
         text = exchange(self._group, kept.to_json().encode() if kept else b"")[0].decode()
         return Table.from_json(text) if text else None
 
-    def _measure(self, specs: Mapping[str, GpuBackendSpec]) -> tuple[Table, dict[str, AllReduceBackend]]:
-        start_s = time.monotonic()
-        able, unable = find_able(self._group, specs.values())
-        opened, failed = open_backends(self._group, able, specs)
+    def _choose_unmeasured(self) -> tuple[AllReduceBackend, GpuChoice]:
+        opened, _, unable = self._open()
+        holder, backend = next(iter(opened.items()))
+        _close(other for other in opened.values() if other is not backend)
+        chosen = AutoBackend({holder: backend}, Plan({}))
+        return chosen, GpuChoice(chosen.name, _SHARED, table=Table((), unable))
+
+    def _open(self) -> tuple[dict[str, AllReduceBackend], list[str], dict[str, str]]:
+        """Everything that can be opened, the names that may run, and why the others may not."""
+        able, unable = find_able(self._group, self._specs.values())
+        opened, failed = open_backends(self._group, able, self._specs)
         unable |= failed
         if not opened:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in unable.items())
             raise EnvironmentMissingError(f"no all-reduce runs between these GPUs: {reasons}.")
+        return opened, able, unable
+
+    def _measure(
+        self, opened: Mapping[str, AllReduceBackend], names: Sequence[str], unable: Mapping[str, str]
+    ) -> Table:
+        start_s = time.monotonic()
         lab = Lab(self._group, self._timer)
         rows: list[Row] = []
         for op, num_bytes, hidden_size in self._shapes.list_cases():
-            rows += self._measure_case(lab, opened, able, rows, Case(op, num_bytes, hidden_size, self._group, _DTYPE))
-        unable |= lab.broken
+            rows += self._measure_case(lab, opened, names, rows, Case(op, num_bytes, hidden_size, self._group, _DTYPE))
+        unable = {**unable, **lab.broken}
         for name, reason in unable.items():
             logger.info("all-reduce backend %s is out: %s", name, reason)
         own_s = f"{time.monotonic() - start_s:.3f}".encode()
-        return Table(tuple(rows), unable, max(map(float, exchange(self._group, own_s)))), opened
+        return Table(tuple(rows), unable, max(map(float, exchange(self._group, own_s))))
 
     def _measure_case(
         self, lab: Lab, opened: Mapping[str, AllReduceBackend], names: Sequence[str], rows: Sequence[Row], case: Case
@@ -180,8 +202,9 @@ class GpuChooser:
 
 def choose_gpu(group: Group, name: str = "auto") -> tuple[AllReduceBackend, GpuChoice]:
     """The backend of this name, or what is fastest at each size, for a group on GPUs; every rank calls it together."""
-    chooser = GpuChooser(group)
-    return chooser.choose_auto() if name == "auto" else chooser.choose_named(name)
+    with torch.cuda.device(group.device):
+        chooser = GpuChooser(group)
+        return chooser.choose_auto() if name == "auto" else chooser.choose_named(name)
 
 
 def plan_names(plan: Plan) -> list[str]:

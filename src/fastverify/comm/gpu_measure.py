@@ -56,14 +56,17 @@ class Timer(Protocol):
 
 
 class GraphTimer:
-    """CUDA graphs and events, everything on the side stream of one device."""
+    """CUDA graphs and events, everything on the side stream of one device. All graphs share one pool of memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = timing_stream(device)
+        with torch.cuda.stream(self._stream):
+            word = torch.zeros(1, device=device)
+            self._first = capture(word.zero_, 1)
 
     def run(self, call: Call) -> None:
         """See Timer."""
-        self._stream.wait_stream(torch.cuda.default_stream(self._stream.device))
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
             call()
         self._stream.synchronize()
@@ -71,7 +74,7 @@ class GraphTimer:
     def capture(self, call: Call, num_calls: int) -> torch.cuda.CUDAGraph:
         """See Timer."""
         with torch.cuda.stream(self._stream):
-            return capture(call, num_calls)
+            return capture(call, num_calls, like=self._first)
 
     def time(self, graph: torch.cuda.CUDAGraph, num_calls: int, replays: int, prepare: Call) -> list[float]:
         """See Timer."""

@@ -27,12 +27,13 @@ def timing_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def capture(call: Work, num_calls: int) -> torch.cuda.CUDAGraph:
+def capture(call: Work, num_calls: int, *, like: torch.cuda.CUDAGraph | None = None) -> torch.cuda.CUDAGraph:
     """A graph of `num_calls` calls, one after the other; nothing runs yet.
 
     `call` must have run once before: what it loads, compiles or connects must not happen during a capture. The graph
     holds addresses only, so keep the tensors that `call` uses. Capturing from the default stream happens on
-    `timing_stream`. Much cheaper than `torch.cuda.graph`, which empties torch's caches first.
+    `timing_stream`. Much cheaper than `torch.cuda.graph`, which empties torch's caches first. `like`: a living graph
+    whose memory this one shares; their replays must not overlap.
     """
     if num_calls < 1:
         raise ConfigError(f"a graph needs 1 or more calls, got {num_calls}.")
@@ -43,7 +44,7 @@ def capture(call: Work, num_calls: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         # thread_local: NCCL's own threads look at events meanwhile, which must not end the capture.
-        graph.capture_begin(capture_error_mode="thread_local")
+        graph.capture_begin(None if like is None else like.pool(), capture_error_mode="thread_local")
         try:
             for _ in range(num_calls):
                 call()

@@ -167,7 +167,7 @@ class CudaBackend:
         out: torch.Tensor,
     ) -> torch.Tensor:
         self._count(reason)
-        return out.copy_(add_residual_rms_norm_(self.all_reduce(x), residual, weight, eps))
+        return out.copy_(add_residual_rms_norm_(self.all_reduce_out(x, out), residual, weight, eps))
 
     def _count(self, reason: str) -> None:
         """Visible: counted, and logged the first time."""
