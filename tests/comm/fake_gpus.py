@@ -67,6 +67,18 @@ class Capturing:
     now: bool = False
 
 
+class FakeEvent:
+    """Whether what was recorded is done."""
+
+    is_done = True
+
+    def record(self, stream: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        return FakeEvent.is_done
+
+
 def put_gpu_calls_aside(monkeypatch: pytest.MonkeyPatch) -> Capturing:
     """Adapters ask torch.cuda about devices, streams and captures; on CPU tensors these answers do."""
     capturing = Capturing()
@@ -76,6 +88,8 @@ def put_gpu_calls_aside(monkeypatch: pytest.MonkeyPatch) -> Capturing:
         "is_current_stream_capturing": lambda: capturing.now,
         "current_stream": lambda device=None: FAKE_STREAM,
     }
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(FakeEvent, "is_done", True)
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, answer)
     return capturing

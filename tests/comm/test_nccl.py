@@ -16,7 +16,7 @@ from fastverify.comm.nccl_failure import check_server_calls, explain_nccl_error,
 from fastverify.comm.nccl_window import WINDOW_BYTES, NcclWindowBackend, find_window_support
 from fastverify.comm.processes import PeerProcesses
 from fastverify.errors import CommTimeoutError, ConfigError, FastverifyError, UnsupportedError
-from tests.comm.fake_gpus import FakeFacts, fake_group, put_gpu_calls_aside, set_facts
+from tests.comm.fake_gpus import FakeEvent, FakeFacts, fake_group, put_gpu_calls_aside, set_facts
 from tests.comm.test_nccl_settings import BROADCAST_ERROR
 
 DUPLICATE_ERROR = (
@@ -83,21 +83,9 @@ class FakeProcessGroupNCCL:
         return (2, 28, 9)
 
 
-class FakeEvent:
-    is_done = True
-
-    def record(self, stream: Any) -> None:
-        pass
-
-    def query(self) -> bool:
-        return FakeEvent.is_done
-
-
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> None:
     put_gpu_calls_aside(monkeypatch)
-    monkeypatch.setattr(FakeEvent, "is_done", True)
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
     monkeypatch.setattr(c10d, "ProcessGroupNCCL", FakeProcessGroupNCCL, raising=False)
     monkeypatch.setattr(nccl, "meet_in_store", lambda group, name: (c10d.HashStore(), name))

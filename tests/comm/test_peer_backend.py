@@ -7,7 +7,8 @@ from fastverify.comm.accuracy import add_exactly, is_within, norm_error_bound, n
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.group import Group, create_group
 from fastverify.comm.peer_backend import Limits, OutOfPlacePeer, has_module_file
-from fastverify.errors import FastverifyError, ShapeError, UnsupportedError
+from fastverify.errors import CommTimeoutError, FastverifyError, ShapeError, UnsupportedError
+from tests.comm.fake_gpus import FakeEvent, fake_group, put_gpu_calls_aside
 from tests.contracts.all_reduce_contract import make_inputs
 from tests.ranks import run_ranks
 
@@ -20,6 +21,9 @@ class GlooPeer(OutOfPlacePeer):
         super().__init__(group)
         self._gloo = GlooBackend(group)
         self.num_freed = 0
+
+    def check(self, timeout_s: float | None = None) -> None:
+        """There is no GPU to wait for."""
 
     def _sum(self, x: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(self._gloo.all_reduce(x.clone()))
@@ -85,6 +89,31 @@ def check_refusals(rank: int, world_size: int, rendezvous: str) -> None:
         backend.all_reduce(torch.ones(4, 4).t())
     with pytest.raises(ShapeError, match="alike"):
         backend.all_reduce_out(torch.ones(4), torch.ones(8))
+    backend.close()
+
+
+class Waiting(OutOfPlacePeer):
+    name = "waiting"
+    limits = Limits("its all-reduce")
+    is_freed = False
+
+    def _sum(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        pass
+
+    def _free(self) -> None:
+        self.is_freed = True
+
+
+def test_a_kernel_that_waits_for_ever_is_an_error_and_keeps_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_gpu_calls_aside(monkeypatch)
+    backend = Waiting(fake_group(device="cpu"))
+    backend.check()
+    monkeypatch.setattr(FakeEvent, "is_done", False)
+    with pytest.raises(CommTimeoutError, match="rank 0 waited for its all-reduce of 2 ranks with a limit of 0.05 s"):
+        backend.check(timeout_s=0.05)
+    with pytest.raises(CommTimeoutError, match="end this process"):
+        backend.close()
+    assert not backend.is_freed
     backend.close()
 
 

@@ -10,9 +10,10 @@ Sources: torch 2.11 and 2.13, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp. 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ from fastverify.comm.nccl_failure import explain_nccl_error, find_last_error
 from fastverify.comm.peer_backend import Limits, PeerBackend
 from fastverify.comm.peer_gpus import check_own_gpus, first_refusal
 from fastverify.comm.peer_store import meet_in_store
-from fastverify.comm.processes import PeerProcesses
 from fastverify.errors import CommTimeoutError, EnvironmentMissingError, FastverifyError
 
 # Abort a communicator that is overdue and let the next call say so; torch would end the process by default.
@@ -35,7 +35,6 @@ _WATCHDOG = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
 }
-_POLL_S = 0.0002
 
 
 def find_support(group: Group, name: str = "nccl") -> Support:
@@ -92,7 +91,6 @@ class NcclBackend(PeerBackend):
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
-        self._peers = PeerProcesses(group.process_ids)
         self._is_aborted = False
         store, _ = meet_in_store(group, self.name)
         self.nccl_version, _ = read_nccl_versions()
@@ -123,21 +121,14 @@ class NcclBackend(PeerBackend):
     def check(self, timeout_s: float | None = None) -> None:
         """Wait until everything on the current stream is done.
 
-        Raises: CommTimeoutError after `timeout_s` (default: the group's) or as soon as a rank's process has ended; the
+        Raises: CommTimeoutError after `timeout_s` (default: the group's) or soon after a rank's process has ended; the
         communicator is aborted then, which ends its kernels on this rank.
         """
         timeout_s = self._group.timeout_s if timeout_s is None else timeout_s
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        deadline = time.monotonic() + timeout_s
-        while not event.query():  # type: ignore[no-untyped-call]
-            if time.monotonic() > deadline or self._peers.find_dead():
-                self.abort()
-                raise self._late("an NCCL collective", timeout_s)
-            time.sleep(_POLL_S)
-        if self._has_failed():  # the watchdog ended the kernel: what it left is no sum
+        # Where the watchdog has ended the kernel, the stream is done, but what it left is no sum.
+        if self._is_aborted or not self._wait(timeout_s) or self._has_failed():
             self.abort()
-            raise self._late("an NCCL collective", self._group.timeout_s)
+            raise self._overdue("an NCCL collective", timeout_s)
 
     def abort(self) -> None:
         """Give the communicator up: kernels that wait for a peer end, and every later call raises."""
@@ -151,7 +142,7 @@ class NcclBackend(PeerBackend):
 
     def _run(self, what: str, start: Callable[[], Any]) -> None:
         if self._is_aborted or self._has_failed():
-            raise self._late("an earlier NCCL collective", self._group.timeout_s)
+            raise self._overdue("an earlier NCCL collective", self._group.timeout_s)
         try:
             work = start()
             if work is not None:
@@ -163,24 +154,16 @@ class NcclBackend(PeerBackend):
         """Whether torch's watchdog has given the communicator up."""
         return bool(self._nccl.get_error() != c10d.ErrorType.SUCCESS)
 
-    def _late(self, what: str, timeout_s: float) -> CommTimeoutError:
-        return CommTimeoutError(
-            f"rank {self._group.rank} waited for {what} of {self._group.world_size} ranks with a limit of "
-            f"{timeout_s:g} s: {self._peers.explain_failure()}. Its communicator is aborted: create new groups."
-        )
+    def _overdue(self, what: str, timeout_s: float) -> CommTimeoutError:
+        return CommTimeoutError(f"{self._late(what, timeout_s)} Its communicator is aborted: create new groups.")
+
+    def close(self) -> None:
+        """Let go of the communicator; every rank calls this. Beside a dead or late rank it is aborted instead."""
+        with suppress(CommTimeoutError):
+            super().close()
 
     def _free(self) -> None:
-        if not self._is_aborted:
-            try:
-                self.check()
-            except (FastverifyError, RuntimeError):
-                self.abort()
-        if not self._is_aborted:
-            self._shut_down()
-        self._peers.close()
-
-    def _shut_down(self) -> None:
-        """Destroying is collective, and waits for graphs that hold calls: not beside a dead peer, not for ever."""
+        # Destroying is collective, and waits for graphs that hold calls: not beside a dead peer, not for ever.
         if self._peers.find_dead():
             self.abort()
             return
@@ -199,6 +182,7 @@ def _open_process_group(store: Any, group: Group) -> Any:
     return c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl", store), group.rank, group.world_size, options)
 
 
+@cache
 def _sum_options() -> c10d.AllreduceOptions:
     options = c10d.AllreduceOptions()
     options.reduceOp = c10d.ReduceOp(c10d.ReduceOp.SUM)
@@ -206,12 +190,14 @@ def _sum_options() -> c10d.AllreduceOptions:
     return options
 
 
+@cache
 def _gather_options() -> c10d.AllgatherOptions:
     options = c10d.AllgatherOptions()
     options.asyncOp = False
     return options
 
 
+@cache
 def _broadcast_options(root: int) -> c10d.BroadcastOptions:
     options = c10d.BroadcastOptions()
     options.rootRank = root

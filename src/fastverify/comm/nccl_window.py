@@ -83,9 +83,8 @@ class NcclWindowBackend(NcclBackend):
         return self._window is None or 0 <= x.data_ptr() - self._window.data_ptr() < WINDOW_BYTES
 
     def _free(self) -> None:
-        if not self._is_aborted:
-            torch.cuda.synchronize(self._device)
-            self._nccl.deregister_mem_pool(self._pool)
+        torch.cuda.synchronize(self._device)
+        self._nccl.deregister_mem_pool(self._pool)
         super()._free()
         self._window = None
         del self._pool

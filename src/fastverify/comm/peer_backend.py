@@ -1,11 +1,13 @@
 """What the adapters of other libraries share: limits with reasons, checks of tensors, norm and gather around a sum.
 
 A subclass says what it can sum and sums it into another tensor or in place. Only a sum of two numbers has one rounding:
-from three ranks on, the libraries' order of additions is their own, and what they promise is in each module.
+from three ranks on, the libraries' order of additions is their own, and what they promise is in each module. None but
+NCCL can give up on a rank that does not come: `check()` is the deadline.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,10 +19,15 @@ import torch
 from fastverify.comm.backend import SUPPORTED, Support
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.group import Group
+from fastverify.comm.processes import PeerProcesses
 from fastverify.comm.rmsnorm import add_residual_rms_norm_
-from fastverify.errors import FastverifyError, ShapeError, UnsupportedError
+from fastverify.errors import CommTimeoutError, FastverifyError, ShapeError, UnsupportedError
 from fastverify.units import format_bytes
 
+# Arbitrary: short against any deadline, long enough to leave the core to others.
+_POLL_S = 0.0002
+# Arbitrary: work of our own GPU that needs nobody is done by then.
+_GRACE_S = 1.0
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -66,6 +73,7 @@ class PeerBackend(ABC):
     def __init__(self, group: Group) -> None:
         self._group = group
         self._device = group.device
+        self._peers = PeerProcesses(group.process_ids)
         self._is_closed = False
 
     def can_run(self, num_elements: int, dtype: torch.dtype) -> Support:
@@ -89,11 +97,27 @@ class PeerBackend(ABC):
         with closing(GlooBackend(self._group)) as gloo:
             return gloo.all_gather(x.cpu()).to(x.device)
 
+    def check(self, timeout_s: float | None = None) -> None:
+        """Wait until everything on the current stream is done.
+
+        Raises: CommTimeoutError after `timeout_s` (default: the group's), or soon after a rank's process has ended.
+        These libraries' kernels wait for ever, so that the GPU stays busy until this process ends.
+        """
+        timeout_s = self._group.timeout_s if timeout_s is None else timeout_s
+        if not self._wait(timeout_s):
+            raise CommTimeoutError(
+                f"{self._late(self.limits.library, timeout_s)} Its kernel keeps waiting: end this process."
+            )
+
     def close(self) -> None:
-        """Free the library's memory. Calling twice is harmless."""
+        """Free the library's memory. Calling twice is harmless. Raises CommTimeoutError where a kernel still waits."""
         if not self._is_closed:
             self._is_closed = True
-            self._free()
+            try:
+                self.check()
+                self._free()
+            finally:
+                self._peers.close()
 
     @abstractmethod
     def _sum(self, x: torch.Tensor, out: torch.Tensor) -> None:
@@ -102,6 +126,26 @@ class PeerBackend(ABC):
     @abstractmethod
     def _free(self) -> None:
         """Let go of everything; runs once."""
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Whether the current stream gets done in time; once a rank has ended, only what does not need it still does."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        deadline = time.monotonic() + timeout_s
+        while not event.query():  # type: ignore[no-untyped-call]
+            if time.monotonic() > deadline:
+                return False
+            if self._peers.find_dead():
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+            time.sleep(_POLL_S)
+        return True
+
+    def _late(self, what: str, timeout_s: float) -> str:
+        """Who let us wait, as far as one can know."""
+        return (
+            f"rank {self._group.rank} waited for {what} of {self._group.world_size} ranks with a limit of "
+            f"{timeout_s:g} s: {self._peers.explain_failure()}."
+        )
 
     def _check(self, x: torch.Tensor, out: torch.Tensor | None = None) -> None:
         if self._is_closed:
