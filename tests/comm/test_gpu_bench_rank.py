@@ -56,6 +56,12 @@ def test_a_library_is_timed_in_the_style_that_suits_it() -> None:
         )
 
 
+def test_a_fused_kernel_is_compared_with_its_own_sum_and_torchs_norm() -> None:
+    rows = rows_of(measure(), "push+norm", fused=True)
+    assert len(rows) == 2
+    assert all(row.correct for row in rows)
+
+
 def test_other_bits_on_another_rank_are_wrong() -> None:
     assert [row.correct for row in rows_of(measure(), "host", fused=False)] == [False, False]
 

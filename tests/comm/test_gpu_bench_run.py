@@ -76,6 +76,7 @@ def test_a_row_is_the_slowest_rank_and_says_what_it_is() -> None:
     assert len(row.samples_us) == 60
     assert rows_of(result, "nccl")[0].setting == "default"
     assert {row.fused for row in result.rows} == {False, True}
+    assert [row.fused for row in rows_of(result, "push+norm")] == [True]
 
 
 def test_cases_of_all_lanes_take_turns_forth_and_back() -> None:
@@ -147,8 +148,9 @@ def test_a_lane_that_never_starts_leaves_reasons_for_all_of_it() -> None:
     assert all(row.median_us == 3.0 for row in rows_of(result, "nccl:ll"))
 
 
+@pytest.mark.parametrize("failure", [Failure.RAISED, Failure.REFUSED])
 def test_tree_as_users_write_it_fails_is_explained_and_the_corrected_setting_runs(
-    monkeypatch: pytest.MonkeyPatch,
+    failure: Failure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_bench_run, "nccl_version", lambda: (2, 28, 9))
     config = dataclasses.replace(CONFIG, nccl_settings=("default", "tree_plain"))
@@ -156,7 +158,9 @@ def test_tree_as_users_write_it_fails_is_explained_and_the_corrected_setting_run
     def misbehave(lane: FakeLane, method: str, arguments: tuple[Any, ...]) -> None:
         if lane.spec.name == "nccl-tree_plain" and method == "create":
             text = f"NCCL WARN {NO_ALGORITHM_TEXTS[0]} Broadcast with datatype ncclFloat32"
-            raise LaneError(Failure.RAISED, "rank 0 failed in create: DistBackendError: NCCL error", text)
+            if failure is Failure.REFUSED:
+                raise LaneError(failure, f"a broadcast, as servers make it, fails: {text}")
+            raise LaneError(failure, "rank 0 failed in create: DistBackendError: NCCL error", text)
 
     result, _ = measure(config, misbehave)
     failed = rows_of(result, "nccl:tree_plain")

@@ -120,7 +120,7 @@ def make_step(backend: Any, key: CaseKey, weight: torch.Tensor, style: Style, la
 
 
 def _is_own_fused(key: CaseKey) -> bool:
-    return key.fused and key.backend in FUSED_BACKENDS
+    return key.fused and not key.separate and key.backend in FUSED_BACKENDS
 
 
 def _sum_step(backend: Any, style: Style, launch: Launch | None) -> Step:

@@ -185,4 +185,4 @@ class LaneRun:
 
 def _parts(key: CaseKey) -> tuple[object, ...]:
     """Backend, operation, mode, launch that tuning tries, size: from the whole to the part."""
-    return (key.backend, key.fused, key.mode, key.candidate, key.num_bytes)
+    return (key.backend, (key.fused, key.separate), key.mode, key.candidate, key.num_bytes)

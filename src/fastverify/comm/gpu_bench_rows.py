@@ -74,13 +74,22 @@ class GpuBenchConfig:
 
 @dataclass(frozen=True)
 class CaseKey:
-    """One thing to time. `candidate` numbers the launches that tuning tries; None is what the backend picks."""
+    """One thing to time. `candidate` numbers the launches that tuning tries; None is what the backend picks.
+
+    `separate`: the norm as torch's own kernel after the sum, of a backend that could fuse it.
+    """
 
     backend: str
     num_bytes: int
     fused: bool
     mode: str
     candidate: int | None = None
+    separate: bool = False
+
+    @property
+    def row_backend(self) -> str:
+        """What the row calls it."""
+        return f"{self.backend}+norm" if self.separate else self.backend
 
 
 @dataclass(frozen=True)

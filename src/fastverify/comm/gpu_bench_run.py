@@ -36,6 +36,8 @@ from fastverify.errors import ConfigError, EnvironmentMissingError
 AUTO = "auto"
 ALL_BACKENDS = (*GPU_BACKENDS, AUTO)
 ALL_SETTINGS = tuple(NCCL_SETTINGS)
+# What a fused kernel is compared with, beside the libraries: its own sum, then torch's norm.
+SEPARATE_TOO = ("push", "host")
 _BLOCK_SAMPLES = 20
 _EMPTY_SAMPLES = 40
 
@@ -190,6 +192,8 @@ def _keys(config: GpuBenchConfig, run: LaneRun, num_bytes: int, fused: bool, mod
     keys = []
     for name in run.plan.backends:
         keys.append(CaseKey(name, num_bytes, fused, mode))
+        if fused and name in SEPARATE_TOO:
+            keys.append(CaseKey(name, num_bytes, fused, mode, separate=True))
         if config.tune and mode == "graph":
             tried = list_candidates(name, config.world_size, num_bytes, fused=fused)
             keys += [CaseKey(name, num_bytes, fused, mode, number) for number in range(len(tried))]
@@ -207,7 +211,7 @@ def _take_turns(cases: Sequence[Case], iterations: int) -> None:
 def _row(config: GpuBenchConfig, case: Case) -> GpuBenchRow:
     key, reason = case.key, case.reason
     setting = case.run.plan.setting if key.backend == "nccl" else None
-    head = (key.backend, key.num_bytes, config.world_size, config.dtype, key.fused, key.mode, setting, case.launch)
+    head = (key.row_backend, key.num_bytes, config.world_size, config.dtype, key.fused, key.mode, setting, case.launch)
     if reason is not None or len(case.samples_us) < 2:
         reason = reason or "no sample was taken"
         return GpuBenchRow(*head, case.num_calls, reason=reason, is_candidate=key.candidate is not None)

@@ -53,6 +53,6 @@ def picked_launch_text(backend: Any, key: CaseKey, num_rows: int, row_bytes: int
     rank = getattr(backend, "rank", None)
     if key.backend not in FABRICS or rank is None:
         return None
-    if key.fused:
+    if key.fused and not key.separate:
         return launch_text(rank.choose_fused_launch(num_rows, row_bytes))
     return launch_text(rank.choose_launch(key.num_bytes))
