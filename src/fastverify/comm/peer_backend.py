@@ -128,7 +128,7 @@ class PeerBackend(ABC):
         """Let go of everything; runs once."""
 
     def _wait(self, timeout_s: float) -> bool:
-        """Whether the current stream gets done in time; once a rank has ended, only what does not need it still does."""
+        """Whether the current stream gets done in time; once a rank has ended, only what needs it not still does."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         deadline = time.monotonic() + timeout_s
