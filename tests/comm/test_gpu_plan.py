@@ -117,8 +117,10 @@ def test_our_kernels_get_their_best_launch_at_every_size_won_or_not() -> None:
 def test_a_norm_beside_the_sum_wins_where_it_is_clearly_faster() -> None:
     op: Op = "all_reduce_residual_rmsnorm"
     for separate_us, expected in ((9.0, False), (4.9, False), (4.0, True)):
-        rows = [row("push", 8 * KB, 5.0, op=op), row("push", 8 * KB, separate_us, op=op, separate_norm=True)]
-        assert make_plan(rows).find(op, 8 * KB)[0].separate_norm == expected
+        rows = [row("push", 8 * KB, 5.0, op=op), row("push", 8 * KB, separate_us, LINES, op=op, separate_norm=True)]
+        plan = make_plan(rows)
+        assert plan.find(op, 8 * KB)[0].separate_norm == expected
+        assert [rule.launch for rule in plan.launch_rules("push", op)] == [SENTINEL], "the fused kernel's launch"
 
 
 def test_who_lost_badly_on_both_sides_is_not_tried_between() -> None:

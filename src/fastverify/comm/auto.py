@@ -1,7 +1,8 @@
 """The backend that is several: each message goes to the one that the plan names for its size.
 
 What a plan cannot know is asked here: whether the planned backend takes a message of this dtype and number of elements.
-All ranks hold the same plan and ask the same questions, so they go the same way. It measures nothing.
+All ranks hold the same plan and ask the same questions, so they go the same way. It measures nothing. Where the plan
+changes the way with the size, the last bit may change too: a fused norm adds the residual before it rounds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from fastverify.comm.backend import AllReduceBackend, OutOfPlaceBackend, Support
 from fastverify.comm.gpu_candidates import holder_of
 from fastverify.comm.gpu_plan import Pick, Plan
-from fastverify.comm.rmsnorm import add_residual_rms_norm_
+from fastverify.comm.rmsnorm import add_residual_quick_norm_
 from fastverify.errors import UnsupportedError
 
 _Key = tuple[int, torch.dtype]
@@ -53,7 +54,7 @@ class AutoBackend:
         """See the contract."""
         backend = self._norm_backend(x)
         if backend is None:
-            return add_residual_rms_norm_(self.all_reduce(x), residual, weight, eps)
+            return add_residual_quick_norm_(self.all_reduce(x), residual, weight, eps)
         return backend.all_reduce_residual_rmsnorm(x, residual, weight, eps)
 
     def all_reduce_residual_rmsnorm_out(
@@ -62,7 +63,7 @@ class AutoBackend:
         """As `all_reduce_residual_rmsnorm`, the norm written into `out` and returned; `x` stays."""
         backend = self._norm_backend(x)
         if backend is None:
-            return out.copy_(add_residual_rms_norm_(self.all_reduce_out(x, out), residual, weight, eps))
+            return out.copy_(add_residual_quick_norm_(self.all_reduce_out(x, out), residual, weight, eps))
         if isinstance(backend, OutOfPlaceBackend):
             return backend.all_reduce_residual_rmsnorm_out(x, residual, weight, eps, out)
         return out.copy_(backend.all_reduce_residual_rmsnorm(out.copy_(x), residual, weight, eps))

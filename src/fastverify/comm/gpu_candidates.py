@@ -22,12 +22,14 @@ from fastverify.comm.gpu_case import EPS, Candidate, Case, Tensors
 from fastverify.comm.gpu_plan import Plan, fabric_of, own_name
 from fastverify.comm.gpu_table import Op
 from fastverify.comm.group import Group
-from fastverify.comm.rmsnorm import add_residual_rms_norm_
+from fastverify.comm.rmsnorm import add_residual_quick_norm_
 
 if TYPE_CHECKING:
     from fastverify.comm.cuda.rank import CudaRank
 
 Backends = Mapping[str, AllReduceBackend]
+# Libraries with a fused kernel; the others' adapters sum and then norm.
+_FUSING = ("flashinfer",)
 # Libraries that gather on the GPU; the others' adapters go by way of the CPU.
 _GATHERING = ("nccl", "nccl_window")
 
@@ -91,7 +93,7 @@ def list_candidates(opened: Backends, names: Iterable[str], case: Case, world_si
         elif backend.can_run(case.num_bytes // case.dtype.itemsize, case.dtype).ok:
             if fabric_of(holder):
                 found += _list_own(holder, cast(OwnBackend, backend), names, case, world_size)
-            else:
+            elif case.op == "all_reduce" or holder in _FUSING:
                 found.append(Candidate(holder, None, _make_start(backend, case.op)))
     if case.op == "all_reduce_residual_rmsnorm":
         found += _list_separate(opened, case, plan)
@@ -128,18 +130,19 @@ def _list_own(fabric: str, backend: OwnBackend, names: Iterable[str], case: Case
 
 
 def _list_separate(opened: Backends, case: Case, plan: Plan) -> list[Candidate]:
-    """The planned sum of our own kernels and the reference norm; libraries' adapters do that anyway."""
-    pick = next((pick for pick in plan.find("all_reduce", case.num_bytes) if fabric_of(pick.backend)), None)
-    if pick is None or pick.launch is None or holder_of(pick.backend) not in opened:
+    """The planned sum, and the norm beside it."""
+    picks = plan.find("all_reduce", case.num_bytes)
+    if not picks:
         return []
-    rank = cast(OwnBackend, opened[holder_of(pick.backend)]).rank
-    launch = pick.launch
+    backend, launch = opened[holder_of(picks[0].backend)], picks[0].launch
+    sum_ = _make_start(backend, "all_reduce")
+    if launch is not None:
+        sum_ = _make_own_start(cast(OwnBackend, backend).rank, launch, is_fused=False)
 
     def start(tensors: Tensors) -> torch.Tensor:
-        total = rank.all_reduce(tensors.x, launch=launch)
-        return add_residual_rms_norm_(total, tensors.residual, tensors.weight, EPS)
+        return add_residual_quick_norm_(sum_(tensors), tensors.residual, tensors.weight, EPS)
 
-    return [Candidate(pick.backend, launch, start, separate_norm=True)]
+    return [Candidate(picks[0].backend, launch, start, separate_norm=True)]
 
 
 def _make_start(backend: AllReduceBackend, op: Op) -> Callable[[Tensors], torch.Tensor]:

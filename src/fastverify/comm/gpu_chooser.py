@@ -163,6 +163,7 @@ class GpuChooser:
     def _measure(
         self, opened: Mapping[str, AllReduceBackend], names: Sequence[str], unable: Mapping[str, str]
     ) -> Table:
+        logger.info("measuring the all-reduce of %s, which takes a few seconds", ", ".join(opened))
         start_s = time.monotonic()
         lab = Lab(self._group, self._timer)
         rows: list[Row] = []

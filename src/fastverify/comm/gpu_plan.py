@@ -44,7 +44,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Step:
-    """Messages of up to `max_bytes`, best pick first and one pick per backend."""
+    """Messages of up to `max_bytes`, best pick first; one pick per backend, and one with a norm beside its sum."""
 
     max_bytes: int
     picks: tuple[Pick, ...]
@@ -71,7 +71,7 @@ class Plan:
         """The best launch of our kernels in one kind of memory at every size, won or not."""
         rules = []
         for step in self.steps.get(op, ()):
-            own = [pick for pick in step.picks if fabric_of(pick.backend) == fabric and pick.launch is not None]
+            own = [pick for pick in step.picks if fabric_of(pick.backend) == fabric and not pick.separate_norm]
             if own and own[0].launch is not None:
                 rules.append(Rule(step.max_bytes, own[0].launch))
         return tuple(rules)
@@ -99,12 +99,12 @@ def make_plan(rows: Sequence[Row]) -> Plan:
 
 
 def rank_rows(rows: Sequence[Row]) -> tuple[Pick, ...]:
-    """One size, best first: the winner by the rules above, then the others by time, one per backend."""
+    """One size, best first: the winner by the rules above, then the others by time."""
     others = sorted(rows, key=lambda row: (row.accuracy != "contract", _time(row)))
-    best: dict[str, Pick] = {}
+    best: dict[tuple[str, bool], Pick] = {}
     for row in (_find_winner(_contenders(rows)), *others):
         pick = Pick(row.backend, row.launch, _time(row), row.separate_norm, row.accuracy == "contract")
-        best.setdefault(row.backend, pick)
+        best.setdefault((row.backend, row.separate_norm), pick)
     return tuple(best.values())
 
 
@@ -114,12 +114,16 @@ def smooth(ranked: Sequence[tuple[int, tuple[Pick, ...]]]) -> list[tuple[int, tu
     for index in range(1, len(ranked) - 1):
         before, after = smoothed[index - 1][1][0], ranked[index + 1][1][0]
         size, picks = ranked[index]
-        same = next((pick for pick in picks if pick.backend == before.backend == after.backend), picks[0])
+        same = next((pick for pick in picks if _way(pick) == _way(before) == _way(after)), picks[0])
         gain = _MIN_GAIN if fabric_of(picks[0].backend) else _MIN_PEER_GAIN
         is_as_good = same.keeps_contract or not picks[0].keeps_contract
         if is_as_good and same.latency_us * (1 - gain) <= picks[0].latency_us:
             smoothed[index] = (size, (same, *(pick for pick in picks if pick is not same)))
     return smoothed
+
+
+def _way(pick: Pick) -> tuple[str, bool]:
+    return pick.backend, pick.separate_norm
 
 
 def is_hopeless(backend: str, num_bytes: int, rows: Iterable[Row], op: Op) -> bool:
