@@ -62,6 +62,11 @@ def test_a_fused_kernel_is_compared_with_its_own_sum_and_torchs_norm() -> None:
     assert all(row.correct for row in rows)
 
 
+def test_a_kernel_that_fell_back_says_so() -> None:
+    rows = rows_of(measure(), "push", fused=True)
+    assert [(row.num_bytes, row.launch) for row in rows] == [(1024, None), (4100, "fell back: a row is too short")]
+
+
 def test_other_bits_on_another_rank_are_wrong() -> None:
     assert [row.correct for row in rows_of(measure(), "host", fused=False)] == [False, False]
 

@@ -99,14 +99,14 @@ class GpuRank:
         if not support.ok:
             return Prepared(ok=False, reason=support.reason)
         launch = find_candidate(key, self._config.world_size)
+        known_fallbacks = dict(getattr(backend, "fallbacks", {}))
         with self._gpu.use():
             tried = [
                 self._set_up(key, Operation(make_step(backend, key, inputs.weight, style, launch), pool), inputs)
                 for style in find_styles(backend, key)
             ]
             self._cases[key] = case = self._faster(tried)
-        num_rows, row_bytes = inputs.residual.shape[0], inputs.weight.nbytes
-        text = launch_text(launch) if launch else picked_launch_text(backend, key, num_rows, row_bytes)
+        text = launch_text(launch) if launch else _launch_text(backend, key, inputs, known_fallbacks)
         return Prepared(ok=True, correct=case.correct, num_calls=case.num_calls, launch=text)
 
     def turn(self, key: CaseKey, num_samples: int) -> list[float]:
@@ -248,6 +248,14 @@ def _require_server_calls(backend: Any, device: torch.device) -> None:
         raise UnsupportedError(
             f"a {failed.call}{where}, as servers make it, fails: {failed.error or failed.capture_error}"
         )
+
+
+def _launch_text(backend: Any, key: CaseKey, inputs: Inputs, known_fallbacks: dict[str, int]) -> str | None:
+    """What a backend of ours launched, or why it did something else instead."""
+    for reason, count in getattr(backend, "fallbacks", {}).items():
+        if count > known_fallbacks.get(reason, 0):
+            return f"fell back: {reason}"
+    return picked_launch_text(backend, key, inputs.residual.shape[0], inputs.weight.nbytes)
 
 
 def _describe(backend: Any, name: str) -> str:
