@@ -191,6 +191,16 @@ def test_after_a_failure_calls_raise_and_close_frees(rank: DoublingRank) -> None
     assert rank.calls == ["abort", "abort", "synchronize", "close memory"]
 
 
+def test_check_waits_and_looks_at_once(rank: DoublingRank) -> None:
+    backend, _ = open_backend(rank)
+    backend.check()
+    rank.report = FakeReport(peer=1, epoch=9)
+    with pytest.raises(CommTimeoutError, match="for rank 1 in call 9"):
+        backend.check()
+    assert rank.calls == ["synchronize", "synchronize", "abort"]
+    backend.close()
+
+
 def test_a_closed_backend_says_so(rank: DoublingRank) -> None:
     backend, _ = open_backend(rank)
     backend.close()

@@ -127,6 +127,13 @@ class CudaBackend:
             x = _copy(x)
         return self.rank.all_gather(x, gathered)
 
+    def check(self) -> None:
+        """Wait for what the GPU still does. Raises CommTimeoutError where one of the calls so far has failed."""
+        self._check_open()
+        torch.cuda.synchronize(self.rank.device)
+        self._watchdog.look_at(self._watch)
+        self._watch.check()
+
     def close(self) -> None:
         """Wait for this rank's kernels, then let go of the memory. Calling twice is harmless."""
         if self._is_closed:

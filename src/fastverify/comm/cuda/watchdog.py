@@ -136,6 +136,11 @@ class Watchdog:
             if not self._watches:
                 self._is_idle.set()
 
+    def look_at(self, watch: Watch) -> None:
+        """Look now, without waiting for the next period."""
+        with self._lock:
+            watch.look()
+
     def _run(self) -> None:
         while True:
             self._is_idle.wait(self._period_s)
