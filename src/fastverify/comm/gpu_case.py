@@ -94,15 +94,24 @@ class Case:
         # The norm is defined on the residual as it was rounded.
         return self._grade(self.tensors.residual) if self._is_norm(answer) else "wrong"
 
-    def judge_chain(self, num_calls: int, first: torch.Tensor, last: torch.Tensor) -> bool:
-        """Whether `num_calls` dependent calls after `reset` ended in what they must, from the first and last answer."""
+    def judge_chain(self, num_calls: int, first: torch.Tensor, last: torch.Tensor, accuracy: Accuracy) -> bool:
+        """Whether `num_calls` dependent calls after `reset` ended in what they must.
+
+        `first` and `last` are the answers of the first and last call, `accuracy` is how the first was judged.
+        """
         if self.op == "all_gather":
             return torch.equal(last, first)
         if self.op == "all_reduce_residual_rmsnorm":
             return self._is_norm(last)
         expected = first.double() * chain_factor(num_calls, self._world_size)
-        is_exact = self._world_size & (self._world_size - 1) == 0
-        return is_within(last, expected, expected.abs() * (0.0 if is_exact else num_calls * UNIT_ROUNDOFF[self.dtype]))
+        return is_within(last, expected, expected.abs() * self._chain_error(num_calls, accuracy))
+
+    def _chain_error(self, num_calls: int, accuracy: Accuracy) -> float:
+        """Relative to the end of a chain: nothing where each call multiplies by a power of two and rounds once."""
+        if accuracy == "contract" and self._world_size & (self._world_size - 1) == 0:
+            return 0.0
+        num_roundings = 1 if accuracy == "contract" else self._world_size - 1
+        return float((1 + num_roundings * UNIT_ROUNDOFF[self.dtype]) ** num_calls - 1)
 
     def _grade(self, answer: torch.Tensor) -> Accuracy:
         if is_within(answer, self._exact, self._bound):
