@@ -5,6 +5,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastverify.errors import ConfigError
 
@@ -32,6 +33,11 @@ _BY_NAME = {variable.name: variable for variable in VARIABLES}
 def read(name: str) -> str:
     """Value of a variable of the table, or its default."""
     return os.environ.get(name, _BY_NAME[name].default)
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels and measured tables are kept."""
+    return Path(read("FASTVERIFY_CACHE_DIR")).expanduser()
 
 
 def read_positive_float(name: str) -> float:

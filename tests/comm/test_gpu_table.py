@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from fastverify.comm.cuda.launch import Launch, Protocol
-from fastverify.comm.gpu_key import hash_sources, read_driver_version, read_environment, read_software
+from fastverify.comm.gpu_key import (
+    hash_sources,
+    read_driver_version,
+    read_environment,
+    read_setting_files,
+    read_software,
+)
 from fastverify.comm.gpu_table import Row, Table, read_table, table_path, write_table
 from fastverify.errors import ConfigError
 
@@ -91,6 +97,12 @@ def test_the_key_holds_what_may_change_a_time(monkeypatch: pytest.MonkeyPatch, t
     assert not {"NCCL_DEBUG", "HOME"} & set(environment)
     assert read_software()["versions"]["fastverify"] != "unknown"
     assert len(hash_sources()) == 32
+    settings = tmp_path / "nccl.conf"
+    assert read_setting_files([settings]) == {}
+    settings.write_text("NCCL_ALGO=Ring\n")
+    before = read_setting_files([settings])
+    settings.write_text("NCCL_ALGO=Tree\n")
+    assert read_setting_files([settings]) != before
     version = tmp_path / "version"
     version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.82.07  Release Build\n")
     assert read_driver_version(version) == "580.82.07"

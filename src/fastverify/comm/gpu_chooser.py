@@ -92,7 +92,7 @@ class GpuChooser:
         # Kernels of ranks that share a GPU take turns of milliseconds: no time tells anything.
         self._is_shared = len(set(group.gpus)) < len(group.gpus) and group.device.type == "cuda"
         self._key: Key = read_key(group)
-        self._path = table_path(self._key, folder or Path(env.read("FASTVERIFY_CACHE_DIR")).expanduser())
+        self._path = table_path(self._key, folder or env.cache_folder())
 
     def choose_auto(self) -> tuple[AllReduceBackend, GpuChoice]:
         """The best for every size. Raises EnvironmentMissingError with every backend's reason where none runs."""

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -51,6 +52,7 @@ def read_software() -> dict[str, Any]:
         "driver": read_driver_version(),
         "kernels": hash_sources(),
         "environment": read_environment(),
+        "nccl_settings": read_setting_files(),
     }
 
 
@@ -61,6 +63,12 @@ def read_environment() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith(_VARIABLE_PREFIXES) and not name.startswith(_SILENT_VARIABLES)
     }
+
+
+def read_setting_files(paths: Sequence[Path] | None = None) -> dict[str, str]:
+    """A hash of each file from which NCCL takes variables that the environment does not set."""
+    paths = paths or [Path("/etc/nccl.conf"), Path("~/.nccl.conf").expanduser()]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths if path.is_file()}
 
 
 def read_driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str:

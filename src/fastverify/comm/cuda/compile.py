@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fastverify import env
 from fastverify.errors import EnvironmentMissingError, FastverifyError
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class KernelSpec:
 
 def load_cubin(spec: KernelSpec, architecture: str, cache_folder: Path | None = None) -> bytes:
     """The machine code of `spec`, from the cache where it has been compiled before."""
-    folder = cache_folder or Path.home() / ".cache" / "fastverify"
+    folder = cache_folder or env.cache_folder()
     path = folder / cache_name(spec, architecture, nvrtc_version())
     try:
         return path.read_bytes()
