@@ -8,7 +8,7 @@ import torch
 
 from fastverify.comm.cuda.compile import KernelSpec, load_cubin
 from fastverify.comm.cuda.driver import Kernel, load_kernels
-from fastverify.comm.cuda.launch import ISLAND_WORLD_SIZES, MAX_SUM_THREADS, Algorithm, Launch, Protocol, max_threads
+from fastverify.comm.cuda.launch import ISLAND_WORLD_SIZES, MAX_THREADS, NARROW_BLOCK, Algorithm, Launch, Protocol
 from fastverify.errors import ConfigError
 
 # Must match FV_FLOAT32, FV_BFLOAT16 and FV_FLOAT16 in sources/units.cuh.
@@ -25,14 +25,24 @@ FUNCTIONS = {
 _SOURCES = {Algorithm.ONE_SHOT: "all_reduce", Algorithm.TWO_SHOT: "two_shot", Algorithm.ISLANDS: "islands"}
 
 
-def make_spec(source: str, world_size: int, dtype: torch.dtype, units: int, cluster: int = 1) -> KernelSpec:
-    """What to compile."""
+def make_spec(
+    source: str,
+    world_size: int,
+    dtype: torch.dtype,
+    units: int,
+    cluster: int = 1,
+    *,
+    threads: int = NARROW_BLOCK,
+    has_scouts: bool = False,
+) -> KernelSpec:
+    """What to compile. Narrow blocks get twice the registers per thread, which a line from every rank needs."""
     defines = {
         "FV_WORLD": world_size,
         "FV_DTYPE": DTYPE_NUMBERS[dtype],
         "FV_UNITS": units,
-        "FV_MAX_THREADS": max_threads(units) if "fused" in source else MAX_SUM_THREADS,
+        "FV_MAX_THREADS": MAX_THREADS if threads > NARROW_BLOCK else NARROW_BLOCK,
         "FV_CLUSTER": cluster,
+        "FV_SCOUTS": int(has_scouts),
     }
     return KernelSpec(source, tuple(defines.items()))
 
@@ -76,7 +86,12 @@ class KernelSet:
             raise ConfigError(
                 f"{file} has {', '.join(FUNCTIONS[file])}, got {name} for {self._world_size} ranks. Use another launch."
             )
-        return self._load(make_spec(file, self._world_size, dtype, launch.units, launch.cluster))[name]
+        spec = make_spec(
+            *(file, self._world_size, dtype, launch.units, launch.cluster),
+            threads=launch.threads,
+            has_scouts=launch.has_scouts,
+        )
+        return self._load(spec)[name]
 
     def _load(self, spec: KernelSpec) -> dict[str, Kernel]:
         if spec not in self._loaded:

@@ -13,10 +13,9 @@ from fastverify.errors import ConfigError, ShapeError
 
 WARP = 32
 MAX_THREADS = 1024
-MAX_SUM_THREADS = 512  # of kernels that are not fused: threads hold a line of every rank, which takes registers
+NARROW_BLOCK = 512  # threads; blocks up to here are compiled with more registers per thread
 LINE_BYTES = 16  # must match LINE_BYTES in sources/inbox.cuh
 ISLAND_WORLD_SIZES = (4, 8)
-MAX_CANDIDATES = 16
 _KB = 1024
 
 
@@ -47,7 +46,10 @@ class Algorithm(IntEnum):
 
 @dataclass(frozen=True)
 class Launch:
-    """Shape of one kernel. `units`: in flight per thread. `pause_ns`: sleep between two looks at what has not come."""
+    """Shape of one kernel. `units`: in flight per thread. `pause_ns`: sleep between two looks at what has not come.
+
+    `has_scouts`: one thread per warp looks until its data is there, then all do (lines and sentinels over PCIe).
+    """
 
     protocol: Protocol
     blocks: int
@@ -56,6 +58,7 @@ class Launch:
     pause_ns: int = 0
     cluster: int = 1
     algorithm: Algorithm = Algorithm.ONE_SHOT
+    has_scouts: bool = False
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.blocks % self.cluster:
@@ -81,7 +84,7 @@ def max_units(world_size: int) -> int:
 
 def max_threads(units: int) -> int:
     """Threads that a block may have: those with several units in flight need more registers."""
-    return MAX_THREADS if units == 1 else MAX_THREADS // 2
+    return MAX_THREADS if units == 1 else NARROW_BLOCK
 
 
 @dataclass(frozen=True)
@@ -190,21 +193,48 @@ def _island_shapes(world_size: int, num_bytes: int) -> list[Launch]:
 
 
 def _host_shapes(world_size: int, num_bytes: int) -> list[Launch]:
-    found = []
+    shapes = _small_host_shapes() if num_bytes <= 16 * _KB else _middle_host_shapes()
+    if num_bytes > 256 * _KB:
+        shapes = _large_host_shapes()
     algorithms = [Algorithm.ONE_SHOT] if world_size == 2 else [Algorithm.ONE_SHOT, Algorithm.TWO_SHOT]
-    for algorithm in algorithms:
-        if num_bytes <= 64 * _KB:
-            found += [Launch(Protocol.LINES, 64, 128, pause_ns=pause, algorithm=algorithm) for pause in (0, 100)]
-        if num_bytes <= 256 * _KB:
-            shapes = ((64, 128, 1, 0), (64, 128, 1, 100), (32, 128, 2, 0), (64, 256, 1, 100))
-            found += [Launch(Protocol.SENTINEL, *shape, algorithm=algorithm) for shape in shapes]
-        else:
-            found.append(Launch(Protocol.FLAGS, 32, 512, 1, 100, algorithm=algorithm))
-            found.append(Launch(Protocol.FLAGS, 128, 256, 1, 0, algorithm=algorithm))
-        if num_bytes > 16 * _KB:
-            shapes = ((64, 256, 1, 0), (32, 512, 2, 100), (16, 512, 2, 0), (64, 512, 1, 0))
-            found += [Launch(Protocol.FLAGS, *shape, algorithm=algorithm) for shape in shapes]
-    return found[:MAX_CANDIDATES]
+    return [replace(shape, algorithm=algorithm) for algorithm in algorithms for shape in shapes]
+
+
+def _small_host_shapes() -> list[Launch]:
+    return [
+        Launch(Protocol.LINES, 64, 128),
+        Launch(Protocol.LINES, 64, 64, pause_ns=100),
+        Launch(Protocol.SENTINEL, 64, 128),
+        Launch(Protocol.SENTINEL, 64, 128, pause_ns=100),
+        Launch(Protocol.SENTINEL, 64, 32, pause_ns=100),
+        Launch(Protocol.SENTINEL, 64, 128, has_scouts=True),
+        Launch(Protocol.FLAGS, 64, 128),
+    ]
+
+
+def _middle_host_shapes() -> list[Launch]:
+    return [
+        Launch(Protocol.LINES, 64, 256, has_scouts=True),
+        Launch(Protocol.SENTINEL, 64, 128, pause_ns=100),
+        Launch(Protocol.SENTINEL, 32, 128, units=2),
+        Launch(Protocol.SENTINEL, 64, 256, has_scouts=True),
+        Launch(Protocol.SENTINEL, 128, 128, has_scouts=True),
+        Launch(Protocol.FLAGS, 64, 256),
+        Launch(Protocol.FLAGS, 128, 128),
+        Launch(Protocol.FLAGS, 32, 512, units=2, pause_ns=100),
+    ]
+
+
+def _large_host_shapes() -> list[Launch]:
+    return [
+        Launch(Protocol.SENTINEL, 128, 256, has_scouts=True),
+        Launch(Protocol.FLAGS, 64, 256),
+        Launch(Protocol.FLAGS, 128, 256),
+        Launch(Protocol.FLAGS, 32, 512, pause_ns=100),
+        Launch(Protocol.FLAGS, 64, 512),
+        Launch(Protocol.FLAGS, 16, 512, units=2),
+        Launch(Protocol.FLAGS, 32, 512, units=2, pause_ns=100),
+    ]
 
 
 def _fused_shapes(fabric: str, num_bytes: int) -> list[Launch]:
@@ -215,6 +245,8 @@ def _fused_shapes(fabric: str, num_bytes: int) -> list[Launch]:
         for blocks in ((64, 128) if fabric == "push" else (64,))
         for pause in pauses
     ]
-    if fabric == "push" and num_bytes <= 64 * _KB:
+    if fabric == "host":
+        found += [Launch(Protocol.SENTINEL, 64, 256, cluster=cluster, has_scouts=True) for cluster in (4, 8)]
+    elif num_bytes <= 64 * _KB:
         found += [Launch(Protocol.LINES, 64, 256, cluster=cluster) for cluster in (4, 8)]
     return found

@@ -95,7 +95,9 @@ class EmulatedRanks:
         return call
 
     def _start(self, source: str, operation: str, launch: Launch, dtype: torch.dtype, calls: list[Call]) -> None:
-        spec = make_spec(f"{source}.cu", self.world_size, dtype, launch.units, launch.cluster)
+        spec = make_spec(
+            *(f"{source}.cu", self.world_size, dtype, launch.units, launch.cluster), has_scouts=launch.has_scouts
+        )
         module = self._emulator.load(spec, FUNCTIONS[spec.source], self._edits)
         outbox = "outbox_" if self.layout.uses_outbox(launch.protocol) else ""
         for rank, call in enumerate(calls):

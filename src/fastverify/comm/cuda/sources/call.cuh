@@ -7,7 +7,7 @@
 // host's abort word over PCIe, and at the clock; when it gives up it says so once, in host memory, which the host reads
 // without a call to CUDA.
 //
-// Compiled with FV_WORLD, FV_DTYPE, FV_UNITS, FV_MAX_THREADS and FV_CLUSTER set (kernels.py). Limits: 2 to 8 ranks.
+// Compiled with FV_WORLD, FV_DTYPE, FV_UNITS, FV_MAX_THREADS, FV_CLUSTER and FV_SCOUTS set (kernels.py). Limits: 2 to 8 ranks.
 
 #pragma once
 

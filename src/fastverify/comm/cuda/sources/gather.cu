@@ -48,13 +48,13 @@ __device__ __forceinline__ void gather(const C& channel, Turn& turn, u64 num_uni
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
-    if (unit < span.end) look(channel, sources, unit, lines[k]);
+    first_look(channel, unit < span.end ? sources : 0, unit, looks_first(unit, span.end), lines[k]);
   }
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
+    take(channel, turn, unit < span.end ? sources : 0, unit, looks_first(unit, span.end), lines[k]);
     if (unit >= span.end) continue;
-    take(channel, turn, sources, unit, lines[k]);
 #pragma unroll
     for (u32 source = 0; source < C::SIZE; ++source) {
       if (source == channel.own) continue;

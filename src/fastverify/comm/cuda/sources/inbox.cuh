@@ -19,6 +19,7 @@
 
 #include "units.cuh"
 
+constexpr bool SCOUTS = FV_SCOUTS != 0;
 constexpr u32 EMPTY = 0xffffffffu;
 constexpr u64 LINE_BYTES = 16;
 constexpr u64 FLAG_STRIDE = 64;  // must match FLAG_STRIDE in workspace.py
@@ -34,6 +35,7 @@ struct LineProtocol {
     return make_uint4(unit.words[0], epoch, unit.words[1], epoch);
   }
   __device__ static __forceinline__ bool has_arrived(uint4 line, u32 epoch) { return line.y == epoch && line.w == epoch; }
+  __device__ static __forceinline__ uint4 nothing() { return make_uint4(0, 0, 0, 0); }  // no epoch is 0
   __device__ static __forceinline__ Unit<2> open(uint4 line) { return Unit<2>{{line.x, line.z}}; }
   __device__ static __forceinline__ void recycle(u8*) {}
 };
@@ -53,10 +55,9 @@ struct SentinelProtocol {
   __device__ static __forceinline__ bool has_arrived(uint4 line, u32) {
     return line.x != EMPTY && line.y != EMPTY && line.z != EMPTY && line.w != EMPTY;
   }
+  __device__ static __forceinline__ uint4 nothing() { return make_uint4(EMPTY, EMPTY, EMPTY, EMPTY); }
   __device__ static __forceinline__ Unit<4> open(uint4 line) { return Unit<4>{{line.x, line.y, line.z, line.w}}; }
-  __device__ static __forceinline__ void recycle(u8* address) {
-    store_line(address, make_uint4(EMPTY, EMPTY, EMPTY, EMPTY));
-  }
+  __device__ static __forceinline__ void recycle(u8* address) { store_line(address, nothing()); }
 };
 
 // Bare data; one epoch word per batch says that it is there. A flag costs a fence, but over PCIe one polled word
@@ -69,6 +70,7 @@ struct FlagProtocol {
     return make_uint4(unit.words[0], unit.words[1], unit.words[2], unit.words[3]);
   }
   __device__ static __forceinline__ bool has_arrived(uint4, u32) { return true; }
+  __device__ static __forceinline__ uint4 nothing() { return make_uint4(0, 0, 0, 0); }
   __device__ static __forceinline__ Unit<4> open(uint4 line) { return Unit<4>{{line.x, line.y, line.z, line.w}}; }
   __device__ static __forceinline__ void recycle(u8*) {}
 };
@@ -215,19 +217,48 @@ __device__ __forceinline__ void look(const C& channel, u32 sources, u64 place, u
   }
 }
 
-// What a first look has not shown, until it is there; the places are then free again. All sources are looked at
-// together: one after the other, each would cost a look of its own.
+// Scouts: over PCIe, looks of all threads read the whole message once per round trip, and the link is busy with reads in
+// vain. With scouts only the thread of a warp that has the last unit looks, until its lines are there; those of the others
+// were sent with them, so that one look of each mostly suffices.
+__device__ __forceinline__ bool looks_first(u64 unit, u64 end) {
+  return !SCOUTS || threadIdx.x % 32 == 31 || unit + 1 == end;
+}
+
 template <class C>
-__device__ __forceinline__ void take(const C& channel, Turn& turn, u32 sources, u64 place, uint4 (&lines)[C::SIZE]) {
-  for (;;) {
-    u32 missing = 0;
+__device__ __forceinline__ void first_look(const C& channel, u32 sources, u64 place, bool looks, uint4 (&lines)[C::SIZE]) {
+  if (looks || C::Protocol::HAS_FLAGS) {
+    look(channel, sources, place, lines);
+  } else {
+#pragma unroll
+    for (u32 source = 0; source < C::SIZE; ++source) lines[source] = C::Protocol::nothing();
+  }
+}
+
+// Looks again until the lines are there, at all sources together: one after the other, each would cost a look of its own.
+template <class C>
+__device__ __forceinline__ void look_until_there(const C& channel, Turn& turn, u32 sources, u64 place,
+                                                 uint4 (&lines)[C::SIZE]) {
+  for (u32 missing = sources;;) {
 #pragma unroll
     for (u32 source = 0; source < C::SIZE; ++source) {
-      if (has_member(sources, source) && !C::Protocol::has_arrived(lines[source], channel.epoch)) missing |= 1u << source;
+      if (C::Protocol::has_arrived(lines[source], channel.epoch)) missing &= ~(1u << source);
     }
-    if (missing == 0 || !may_look_again(channel.call, turn, channel.rank_of(first_member(missing)), place)) break;
+    if (missing == 0 || !may_look_again(channel.call, turn, channel.rank_of(first_member(missing)), place)) return;
     look(channel, missing, place, lines);
   }
+}
+
+// What the first look has not shown, until it is there; the places are then free again. Every thread of the warp takes
+// part, those without a unit with no sources.
+template <class C>
+__device__ __forceinline__ void take(const C& channel, Turn& turn, u32 sources, u64 place, bool looks,
+                                     uint4 (&lines)[C::SIZE]) {
+  if constexpr (SCOUTS && !C::Protocol::HAS_FLAGS) {
+    look_until_there(channel, turn, looks ? sources : 0, place, lines);
+    __syncwarp();
+    if (!looks) look(channel, sources, place, lines);
+  }
+  look_until_there(channel, turn, sources, place, lines);
 #pragma unroll
   for (u32 source = 0; source < C::SIZE; ++source) {
     if (has_member(sources, source)) C::Protocol::recycle(channel.line(channel.own, source, place));
@@ -252,13 +283,14 @@ __device__ __forceinline__ void sum_up(const C& channel, Turn& turn, const Span&
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
-    if (unit < span.end) look(channel, sources, start + unit, lines[k]);
+    first_look(channel, unit < span.end ? sources : 0, start + unit, looks_first(unit, span.end), lines[k]);
   }
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
+    const bool looks = looks_first(unit, span.end);
+    take(channel, turn, unit < span.end ? sources : 0, start + unit, looks, lines[k]);
     if (unit >= span.end) continue;
-    take(channel, turn, sources, start + unit, lines[k]);
     sums[k].clear();
 #pragma unroll
     for (u32 source = 0; source < C::SIZE; ++source) {

@@ -60,18 +60,20 @@ __device__ __forceinline__ void add_islands(const C& pair, Turn& turn, const Par
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
-    if (unit >= span.end) continue;
+    const bool looks = looks_first(unit, span.end);
 #pragma unroll
-    for (int e = 0; e < ELEMENTS_PER_WORD; ++e) look(pair, BOTH, partial_place(parts, e, unit), lines[k][e]);
+    for (int e = 0; e < ELEMENTS_PER_WORD; ++e) {
+      first_look(pair, unit < span.end ? BOTH : 0, partial_place(parts, e, unit), looks, lines[k][e]);
+    }
   }
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
+    const bool looks = looks_first(unit, span.end);
     sums[k].clear();
-    if (unit >= span.end) continue;
 #pragma unroll
     for (int e = 0; e < ELEMENTS_PER_WORD; ++e) {
-      take(pair, turn, BOTH, partial_place(parts, e, unit), lines[k][e]);
+      take(pair, turn, unit < span.end ? BOTH : 0, partial_place(parts, e, unit), looks, lines[k][e]);
 #pragma unroll
       for (u32 island = 0; island < 2; ++island) sums[k].add_floats(e, C::Protocol::open(lines[k][e][island]));
     }
