@@ -1,7 +1,7 @@
 // The machine: ranks with a stream of launches each, blocks and threads as fibers, one seeded random schedule.
 //
 // A launch starts when every block of the one before it on its stream has allowed that or ended. The schedule takes
-// ranks by their speed, skips slow blocks, and lets stores arrive now and then; it knows nothing of the protocols.
+// ranks by their speed, freezes warps for a while, and lets stores arrive now and then; it knows nothing of the protocols.
 
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -20,7 +20,7 @@ Index thread_index, block_index, block_size, grid_size;
 namespace {
 
 constexpr u32 WARP = 32;
-constexpr u32 MAX_DRAWS = 4;
+constexpr u32 MAX_DRAWS = 8;  // Arbitrary: more draws freeze blocks harder
 constexpr std::size_t STACK_BYTES = 64 << 10;
 
 struct Block;
@@ -31,7 +31,8 @@ struct Fiber {
   void* stack = nullptr;
   u32 index = 0;
   u64 cluster_phase = 0;
-  bool is_ready = false, has_started = false, has_ended = false, waits_in_vain = false;
+  std::size_t place = 0;  // in the pool that holds it
+  bool has_started = false, has_ended = false, looked_in_vain = false;
   const char* doing = "the start";
   u64 address = 0;
 };
@@ -45,6 +46,7 @@ struct Barrier {
 // Values alternate between two places: no lane gets two exchanges ahead of another.
 struct Warp {
   Barrier barrier;
+  u64 frozen_until = 0;  // the step before which it moves only if chance insists
   u32 num_alive = 0;
   u32 values[2][WARP] = {};
 };
@@ -65,7 +67,6 @@ struct Block {
   u32 index = 0;
   u32 num_alive = 0;
   u32 num_allowing = 0;
-  u32 slowness = 1;
   bool has_started = false;
   Barrier barrier;
   std::vector<Warp> warps;
@@ -89,13 +90,37 @@ struct Launch {
   std::vector<Fiber*> waiting;  // for the launch before to end
 };
 
+struct Pool {
+  std::vector<Fiber*> fibers;
+
+  void add(Fiber* fiber) {
+    fiber->place = fibers.size();
+    fibers.push_back(fiber);
+  }
+  void remove(Fiber* fiber) {
+    fibers[fiber->place] = fibers.back();
+    fibers[fiber->place]->place = fiber->place;
+    fibers.pop_back();
+  }
+};
+
+// Threads that looked in vain are apart, since most of their steps show nothing.
 struct Rank {
   u32 speed = 1;
   u64 quiet_until = 0;  // the step before which no store of this rank arrives
   StoreBuffer stores;
   std::deque<std::unique_ptr<Launch>> stream;
-  std::vector<Fiber*> ready;
+  Pool ready, looking;
+
+  // A fast rank that can only look does not keep slow ones from moving.
+  u32 share() const {
+    if (!ready.fibers.empty()) return 8 * speed;
+    return looking.fibers.empty() ? 0 : 1;
+  }
+  Pool& pool_of(const Fiber& fiber) { return fiber.looked_in_vain ? looking : ready; }
 };
+
+Warp& warp_of(const Fiber& fiber) { return fiber.block->warps[fiber.index / WARP]; }
 
 class Machine {
  public:
@@ -117,12 +142,14 @@ class Machine {
 
   // Called from fibers.
   void pause(const char* doing, u64 address);
+  void look_in_vain(const char* doing, u64 address);
   void park(std::vector<Fiber*>& waiting, const char* doing);
   void pass(Barrier& barrier, u32 num_alive, const char* doing);
   void arrive(Barrier& barrier, u32 num_alive);
   void fail(const std::string& message);
   const Region& region_of(u64 address, u32 num_bytes);
   Viewpoint viewpoint() const;
+  Rank& rank_of(const Fiber& fiber) { return ranks_[fiber.block->launch->rank]; }
   void run_fiber();
 
   Random random_;
@@ -133,10 +160,13 @@ class Machine {
  private:
   void start_launches(Rank& rank);
   void start(Launch& launch);
+  bool start_late_blocks(bool in_any_case);
   void end_launches(Rank& rank);
   bool step();
   bool let_stores_arrive(bool in_any_case);
   Fiber* choose_fiber();
+  Fiber* choose_fiber_of(Rank& rank);
+  void freeze(Fiber& fiber);
   void resume(Fiber& fiber);
   void make_ready(Fiber& fiber);
   void release(std::vector<Fiber*>& waiting);
@@ -149,6 +179,7 @@ class Machine {
   ucontext_t scheduler_;
   std::string error_;
   std::vector<Region> regions_;
+  std::vector<std::pair<u64, Block*>> late_;  // blocks of launches that have started, and the step at which they do
   std::vector<void*> free_stacks_, all_stacks_;
   u64 next_id_ = 1;
 };
@@ -182,7 +213,6 @@ void Machine::start(Launch& launch) {
     block.id = next_id_++;
     block.index = b;
     block.num_alive = launch.num_threads;
-    block.slowness = random_.below(8) == 0 ? 40 : 1;
     block.warps.resize((launch.num_threads + WARP - 1) / WARP);
     block.shared.assign(SHARED_BYTES, static_cast<char>(0xa5));
     block.fibers = std::make_unique<Fiber[]>(launch.num_threads);
@@ -191,9 +221,25 @@ void Machine::start(Launch& launch) {
       fiber.block = &block;
       fiber.index = t;
       ++block.warps[t / WARP].num_alive;
-      make_ready(fiber);
     }
+    late_.push_back({num_steps_ + (random_.below(4) == 0 ? random_.below(u64{1} << random_.below(16)) : 0), &block});
   }
+}
+
+// Those whose time has come; the next one in any case if nothing else can happen.
+bool Machine::start_late_blocks(bool in_any_case) {
+  for (std::size_t i = 0; i < late_.size();) {
+    const auto [step, block] = late_[i];
+    if (step > num_steps_ && !in_any_case) {
+      ++i;
+      continue;
+    }
+    for (u32 t = 0; t < block->launch->num_threads; ++t) make_ready(block->fibers[t]);
+    late_[i] = late_.back();
+    late_.pop_back();
+    if (in_any_case) return true;
+  }
+  return false;
 }
 
 void Machine::end_launches(Rank& rank) {
@@ -224,12 +270,13 @@ void Machine::run(u64 max_steps) {
 
 bool Machine::step() {
   ++num_steps_;
+  if (!late_.empty()) start_late_blocks(false);
   const bool arrived = random_.below(2) == 0 && let_stores_arrive(false);
   if (arrived) return true;
   Fiber* fiber = choose_fiber();
-  if (fiber == nullptr) return let_stores_arrive(true);
+  if (fiber == nullptr) return let_stores_arrive(true) || start_late_blocks(true);
   resume(*fiber);
-  Rank& rank = ranks_[fiber->block->launch->rank];
+  Rank& rank = rank_of(*fiber);
   if (fiber->has_ended) {
     end_fiber(*fiber);
     end_launches(rank);
@@ -251,26 +298,39 @@ bool Machine::let_stores_arrive(bool in_any_case) {
   return false;
 }
 
-// By speed among the ranks that can move. Threads of slow blocks are passed over, so others get far ahead of them, and so
-// are those that look in vain, since a step of theirs shows nothing.
+// By speed among the ranks that can move. Warps freeze now and then, so others get far ahead of them.
 Fiber* Machine::choose_fiber() {
   u64 total = 0;
-  for (const Rank& rank : ranks_) total += rank.ready.empty() ? 0 : rank.speed;
+  for (const Rank& rank : ranks_) total += rank.share();
   if (total == 0) return nullptr;
   u64 ticket = random_.below(total);
   for (Rank& rank : ranks_) {
-    if (rank.ready.empty()) continue;
-    if (ticket >= rank.speed) {
-      ticket -= rank.speed;
-      continue;
-    }
-    Fiber* fiber = rank.ready[random_.below(rank.ready.size())];
-    for (u32 i = 0; i < MAX_DRAWS && (fiber->waits_in_vain || random_.below(fiber->block->slowness) != 0); ++i) {
-      fiber = rank.ready[random_.below(rank.ready.size())];
-    }
-    return fiber;
+    if (ticket < rank.share()) return choose_fiber_of(rank);
+    ticket -= rank.share();
   }
   return nullptr;
+}
+
+Fiber* Machine::choose_fiber_of(Rank& rank) {
+  const bool looks = rank.ready.fibers.empty() || (!rank.looking.fibers.empty() && random_.below(8) == 0);
+  const std::vector<Fiber*>& fibers = (looks ? rank.looking : rank.ready).fibers;
+  Fiber* fiber = nullptr;
+  for (u32 i = 0; i < MAX_DRAWS; ++i) {
+    fiber = fibers[random_.below(fibers.size())];
+    if (warp_of(*fiber).frozen_until <= num_steps_) break;
+  }
+  if (random_.below(200) == 0) freeze(*fiber);
+  return fiber;
+}
+
+// A warp, or its whole block.
+void Machine::freeze(Fiber& fiber) {
+  const u64 end = num_steps_ + random_.below(4000);
+  if (random_.below(4) != 0) {
+    warp_of(fiber).frozen_until = end;
+  } else {
+    for (Warp& warp : fiber.block->warps) warp.frozen_until = end;
+  }
 }
 
 // ---- fibers ----
@@ -290,7 +350,8 @@ void Machine::resume(Fiber& fiber) {
   Block& block = *fiber.block;
   const Launch& launch = *block.launch;
   current_ = &fiber;
-  fiber.waits_in_vain = false;
+  rank_of(fiber).pool_of(fiber).remove(&fiber);
+  make_ready(fiber);
   thread_index.x = fiber.index;
   block_index.x = block.index;
   block_size = {launch.num_threads, 1, 1};
@@ -308,8 +369,8 @@ void Machine::resume(Fiber& fiber) {
 }
 
 void Machine::make_ready(Fiber& fiber) {
-  fiber.is_ready = true;
-  ranks_[fiber.block->launch->rank].ready.push_back(&fiber);
+  fiber.looked_in_vain = false;
+  rank_of(fiber).ready.add(&fiber);
 }
 
 void Machine::release(std::vector<Fiber*>& waiting) {
@@ -317,19 +378,12 @@ void Machine::release(std::vector<Fiber*>& waiting) {
   waiting.clear();
 }
 
-void remove(std::vector<Fiber*>& ready, Fiber* fiber) {
-  const auto at = std::find(ready.begin(), ready.end(), fiber);
-  *at = ready.back();
-  ready.pop_back();
-  fiber->is_ready = false;
-}
-
 void Machine::end_fiber(Fiber& fiber) {
   Block& block = *fiber.block;
   Launch& launch = *block.launch;
-  remove(ranks_[launch.rank].ready, &fiber);
+  rank_of(fiber).pool_of(fiber).remove(&fiber);
   free_stacks_.push_back(fiber.stack);
-  Warp& warp = block.warps[fiber.index / WARP];
+  Warp& warp = warp_of(fiber);
   --warp.num_alive, --block.num_alive, --block.cluster->num_alive;
   release_if_complete(warp.barrier, warp.num_alive);
   release_if_complete(block.barrier, block.num_alive);
@@ -359,8 +413,16 @@ void Machine::pause(const char* doing, u64 address) {
   swapcontext(&current_->context, &scheduler_);
 }
 
+void Machine::look_in_vain(const char* doing, u64 address) {
+  Rank& rank = rank_of(*current_);
+  rank.ready.remove(current_);
+  current_->looked_in_vain = true;
+  rank.looking.add(current_);
+  pause(doing, address);
+}
+
 void Machine::park(std::vector<Fiber*>& waiting, const char* doing) {
-  remove(ranks_[current_->block->launch->rank].ready, current_);
+  rank_of(*current_).pool_of(*current_).remove(current_);
   waiting.push_back(current_);
   pause(doing, 0);
 }
@@ -437,7 +499,7 @@ std::string Machine::describe_all(const char* what) const {
 
 namespace {
 
-Rank& current_rank() { return machine->ranks_[machine->current_->block->launch->rank]; }
+Rank& current_rank() { return machine->rank_of(*machine->current_); }
 
 u32 word_bytes() { return machine->current_->block->launch->word_bytes; }
 
@@ -445,15 +507,11 @@ u32 word_bytes() { return machine->current_->block->launch->word_bytes; }
 
 void pause(const char* doing) { machine->pause(doing, 0); }
 
-void pause_in_vain(const char* doing) {
-  machine->current_->waits_in_vain = true;
-  machine->pause(doing, 0);
-}
+void pause_in_vain(const char* doing) { machine->look_in_vain(doing, 0); }
 
 // A step stands for a hundred cycles. Only threads that wait read the clock.
 long long clock() {
-  machine->current_->waits_in_vain = true;
-  machine->pause(machine->current_->doing, machine->current_->address);
+  machine->look_in_vain(machine->current_->doing, machine->current_->address);
   return static_cast<long long>(machine->num_steps_ * 100);
 }
 
@@ -510,7 +568,7 @@ void cluster_wait() {
 
 u32 exchange_in_warp(u32 value, u32 partner) {
   Fiber& fiber = *machine->current_;
-  Warp& warp = fiber.block->warps[fiber.index / WARP];
+  Warp& warp = warp_of(fiber);
   u32* values = warp.values[warp.barrier.passed % 2];
   values[fiber.index % WARP] = value;
   machine->pass(warp.barrier, warp.num_alive, "a shuffle");
