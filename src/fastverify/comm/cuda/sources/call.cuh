@@ -128,12 +128,14 @@ __device__ __noinline__ bool should_give_up(const Call& call, u32 epoch, long lo
 }
 
 // Between two looks at what has not come: time for the host's word, and a pause. False when it is time to give up. A
-// thread that has given up looks no more: what it then holds is not data, and it must not pass it on.
-__device__ __forceinline__ bool may_look_again(const Call& call, Turn& turn, u32 peer, u64 unit) {
+// thread that has given up looks no more: what it then holds is not data, and it must not pass it on. `find_peer` says
+// who is waited for, where that has to be said.
+template <class FindPeer>
+__device__ __forceinline__ bool may_look_again(const Call& call, Turn& turn, u64 unit, FindPeer find_peer) {
   if (turn.has_given_up) return false;
   const long long now = clock64();
   if (static_cast<u32>(now) - turn.last_look > LOOK_CYCLES) {
-    turn.has_given_up = should_give_up(call, turn.epoch, now - turn.start_clock, peer, unit);
+    turn.has_given_up = should_give_up(call, turn.epoch, now - turn.start_clock, find_peer(), unit);
     turn.last_look = static_cast<u32>(now);
   }
   if (call.pause_ns != 0) __nanosleep(call.pause_ns);

@@ -170,7 +170,8 @@ __device__ __forceinline__ void await(const C& channel, Turn& turn, u64 batch, u
     const u32 source = threadIdx.x;
     if (source < C::SIZE && source != channel.own) {
       const u64 flag = channel.flag(channel.own, source, batch, num_batches);
-      while (load_acquire(flag) != channel.epoch && may_look_again(channel.call, turn, channel.rank_of(source), batch)) {
+      const auto peer = [&] { return channel.rank_of(source); };
+      while (load_acquire(flag) != channel.epoch && may_look_again(channel.call, turn, batch, peer)) {
       }
     }
     u32 has_given_up = turn.has_given_up;
@@ -234,18 +235,33 @@ __device__ __forceinline__ void first_look(const C& channel, u32 sources, u64 pl
   }
 }
 
+template <class C>
+__device__ __forceinline__ u32 find_missing(const C& channel, u32 sources, const uint4 (&lines)[C::SIZE]) {
+#pragma unroll
+  for (u32 source = 0; source < C::SIZE; ++source) {
+    if (C::Protocol::has_arrived(lines[source], channel.epoch)) sources &= ~(1u << source);
+  }
+  return sources;
+}
+
 // Looks again until the lines are there, at all sources together: one after the other, each would cost a look of its own.
+// Addresses are found once: what a look costs besides its loads, every warp pays as often as it looks.
 template <class C>
 __device__ __forceinline__ void look_until_there(const C& channel, Turn& turn, u32 sources, u64 place,
                                                  uint4 (&lines)[C::SIZE]) {
-  for (u32 missing = sources;;) {
+  u32 missing = find_missing(channel, sources, lines);
+  if (missing == 0) return;
+  const u8* addresses[C::SIZE];
+#pragma unroll
+  for (u32 source = 0; source < C::SIZE; ++source) addresses[source] = channel.line(channel.own, source, place);
+  do {
+    if (!may_look_again(channel.call, turn, place, [&] { return channel.rank_of(first_member(missing)); })) return;
 #pragma unroll
     for (u32 source = 0; source < C::SIZE; ++source) {
-      if (C::Protocol::has_arrived(lines[source], channel.epoch)) missing &= ~(1u << source);
+      if (has_member(missing, source)) lines[source] = load_line(addresses[source]);
     }
-    if (missing == 0 || !may_look_again(channel.call, turn, channel.rank_of(first_member(missing)), place)) return;
-    look(channel, missing, place, lines);
-  }
+    missing = find_missing(channel, missing, lines);
+  } while (missing != 0);
 }
 
 // What the first look has not shown, until it is there; the places are then free again. Every thread of the warp takes
