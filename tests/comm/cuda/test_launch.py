@@ -67,10 +67,11 @@ def test_impossible_launches_are_refused(fields: dict[str, int]) -> None:
 
 
 def test_ranks_that_do_not_fit_one_gpu_are_refused() -> None:
-    launch = Launch(Protocol.FLAGS, 33, 1024)
-    check_fits(launch, 2, num_multiprocessors=132, threads_per_multiprocessor=1024)
-    with pytest.raises(ConfigError, match="3 ranks of 33 blocks"):
-        check_fits(launch, 3, num_multiprocessors=132, threads_per_multiprocessor=1024)
+    launch = Launch(Protocol.FLAGS, 65, 512)
+    check_fits(launch, 2, num_multiprocessors=132, blocks_per_multiprocessor=1)
+    check_fits(launch, 3, num_multiprocessors=132, blocks_per_multiprocessor=2)
+    with pytest.raises(ConfigError, match="65 blocks of each of 3 ranks"):
+        check_fits(launch, 3, num_multiprocessors=130, blocks_per_multiprocessor=2)
 
 
 layouts = st.builds(Layout, st.integers(2, 8), st.integers(16, 1 << 22), st.booleans())

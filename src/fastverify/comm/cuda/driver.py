@@ -45,6 +45,12 @@ class Kernel:
             )
         )
 
+    def blocks_per_multiprocessor(self, num_threads: int) -> int:
+        """How many of its blocks are resident on one multiprocessor at a time."""
+        driver = _import_driver()
+        count = _checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self._function, num_threads, 0))
+        return int(count)
+
     def _launch_overlapped(self, num_blocks: int, num_threads: int, stream: int, call: ctypes.Structure) -> None:
         driver = _import_driver()
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
@@ -57,6 +63,7 @@ class Kernel:
         _checked(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(arguments), 0))
 
 
+@cache
 def _overlap_attribute() -> Any:
     """Programmatic dependent launch, by its name in the CUDA driver documentation."""
     driver = _import_driver()

@@ -134,18 +134,18 @@ def fused_launch(protocol: Protocol, num_rows: int, row_bytes: int, *, cluster: 
     )
 
 
-def check_fits(launch: Launch, world_size: int, num_multiprocessors: int, threads_per_multiprocessor: int) -> None:
-    """Ranks on one GPU wait for each other, so all their blocks must be resident at once.
+def check_fits(launch: Launch, world_size: int, num_multiprocessors: int, blocks_per_multiprocessor: int) -> None:
+    """Ranks on one GPU wait for each other, so a rank must find room beside all the others.
 
-    With overlapped launches the next kernel of each rank takes room too.
-    Raises: ConfigError where they might not be.
+    With overlapped launches the next kernel of each rank takes room too. A rank that has some room proceeds block by
+    block, in the order of the others.
+    Raises: ConfigError where a rank might find none.
     """
-    blocks_per_multiprocessor = threads_per_multiprocessor // max(launch.threads, MAX_THREADS // 2)
-    room = num_multiprocessors * max(1, blocks_per_multiprocessor)
-    if 2 * launch.blocks * world_size > room:
+    room = num_multiprocessors * blocks_per_multiprocessor
+    if 2 * launch.blocks * (world_size - 1) >= room:
         raise ConfigError(
-            f"two kernels of {world_size} ranks of {launch.blocks} blocks must fit on one GPU, which holds {room} "
-            f"blocks of {launch.threads} threads for certain. Use fewer blocks."
+            f"two kernels of {launch.blocks} blocks of each of {world_size} ranks must fit on one GPU, which holds "
+            f"{room} blocks of {launch.threads} threads. Use fewer blocks."
         )
 
 

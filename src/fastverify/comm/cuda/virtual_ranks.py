@@ -63,14 +63,15 @@ class VirtualRanks:
         ]
         torch.cuda.synchronize(self.device)
 
-    def check_fits(self, launch: Launch) -> None:
-        """Raises ConfigError where the ranks' kernels might not be resident together, and so wait for ever."""
-        properties = torch.cuda.get_device_properties(self.device)
+    def check_fits(self, launch: Launch, dtype: torch.dtype = torch.bfloat16, *, fused: bool = False) -> None:
+        """Raises ConfigError where the ranks' kernels might wait for each other for ever, for want of room."""
+        find = self.kernels.fused if fused else self.kernels.all_reduce
+        kernel = find(dtype, launch, outbox=self.layout.uses_outbox(launch.protocol))
         check_fits(
             launch,
             len(self.ranks),
-            properties.multi_processor_count,
-            properties.max_threads_per_multi_processor,
+            torch.cuda.get_device_properties(self.device).multi_processor_count,
+            kernel.blocks_per_multiprocessor(launch.threads),
         )
 
     def run(self, work: Callable[[CudaRank], object]) -> None:
