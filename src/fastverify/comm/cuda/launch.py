@@ -116,8 +116,10 @@ def num_batches(launch: Launch, num_bytes: int, world_size: int) -> int:
     return max(1, -(-num_bytes // (launch.batch_bytes * parts)))
 
 
-def fused_launch(protocol: Protocol, num_rows: int, row_bytes: int, *, cluster: int, max_blocks: int) -> Launch:
-    """One cluster per row, each thread one unit where a row allows it.
+def fused_launch(
+    protocol: Protocol, num_rows: int, row_bytes: int, *, cluster: int, max_blocks: int, min_units: int = 1
+) -> Launch:
+    """One cluster per row, each thread `min_units` units where a row allows it.
 
     Raises: ShapeError where rows do not consist of whole units or exceed what a cluster can hold.
     """
@@ -126,7 +128,7 @@ def fused_launch(protocol: Protocol, num_rows: int, row_bytes: int, *, cluster: 
     row_units = row_bytes // protocol.unit_bytes
     for units in (1, 2, 4):
         threads = -(-row_units // (cluster * units * WARP)) * WARP
-        if threads <= max_threads(units):
+        if units >= min_units and threads <= max_threads(units):
             blocks = cluster * min(num_rows, max(1, max_blocks // cluster))
             return Launch(protocol, blocks, threads, units, cluster=cluster)
     raise ShapeError(

@@ -185,7 +185,9 @@ class CudaRank:
 
     def _fit_fused(self, shape: Launch, num_rows: int, row_bytes: int) -> Launch:
         cluster = shape.cluster if self._kernels.has_clusters else 1
-        launch = fused_launch(shape.protocol, num_rows, row_bytes, cluster=cluster, max_blocks=shape.blocks)
+        launch = fused_launch(
+            *(shape.protocol, num_rows, row_bytes), cluster=cluster, max_blocks=shape.blocks, min_units=shape.units
+        )
         return replace(launch, pause_ns=shape.pause_ns, has_scouts=shape.has_scouts)
 
     def _pieces(self, launch: Launch, num_bytes: int, whole: int = 1) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from typing import Literal, Self
 import torch
 
 from fastverify.comm.cuda import host, push
-from fastverify.comm.cuda.kernels import kernel_set
+from fastverify.comm.cuda.kernels import KernelSet, kernel_set
 from fastverify.comm.cuda.launch import Launch, check_fits
 from fastverify.comm.cuda.rank import CudaRank
 from fastverify.comm.cuda.workspace import Layout
@@ -36,11 +36,12 @@ class VirtualRanks:
         spin_bound_cycles: int = SPIN_BOUND_CYCLES,
         overlap: bool = True,
         device: str = "cuda:0",
+        kernels: KernelSet | None = None,
     ) -> None:
         self.device = torch.device(device)
         torch.cuda.set_device(self.device)
         self.layout = layout or (push.push_layout if fabric == "push" else host.host_layout)(world_size, max_bytes)
-        self.kernels = kernel_set(self.device, world_size)
+        self.kernels = kernels or kernel_set(self.device, world_size)
         self._inboxes = [
             push.allocate_inbox(self.layout, self.device) if fabric == "push" else host.allocate_inbox(self.layout)
             for _ in range(world_size)

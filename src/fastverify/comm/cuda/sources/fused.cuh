@@ -28,11 +28,17 @@ __device__ __forceinline__ Unit<WORDS> load_whole_unit(u64 base, u64 index) {
 }
 
 template <int WORDS>
-__device__ __forceinline__ void store_whole_unit(u64 base, u64 index, const Unit<WORDS>& unit) {
-  if constexpr (WORDS == 4) {
-    *reinterpret_cast<uint4*>(base + index * 16) = make_uint4(unit.words[0], unit.words[1], unit.words[2], unit.words[3]);
-  } else {
-    *reinterpret_cast<uint2*>(base + index * 8) = make_uint2(unit.words[0], unit.words[1]);
+__device__ __forceinline__ void store_whole_units(u64 base, const Span& span, const Unit<WORDS> (&units)[UNITS]) {
+#pragma unroll
+  for (int k = 0; k < UNITS; ++k) {
+    const u64 index = span.first + k * span.stride;
+    const u32(&words)[WORDS] = units[k].words;
+    if (index >= span.end) continue;
+    if constexpr (WORDS == 4) {
+      *reinterpret_cast<uint4*>(base + index * 16) = make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+      *reinterpret_cast<uint2*>(base + index * 8) = make_uint2(words[0], words[1]);
+    }
   }
 }
 
@@ -109,16 +115,12 @@ __device__ __forceinline__ float add_to_residual(const Call& call, const Span& s
   return squares;
 }
 
-// What becomes of a row once its scale is known.
+// What becomes of the norm of a row.
 struct StoreNorm {
   template <int WORDS>
   __device__ static __forceinline__ void finish(const Call& call, const Span& span, u64, RowTotal&,
                                                 const Unit<WORDS> (&normed)[UNITS]) {
-#pragma unroll
-    for (int k = 0; k < UNITS; ++k) {
-      const u64 unit = span.first + k * span.stride;
-      if (unit < span.end) store_whole_unit(call.output, unit, normed[k]);
-    }
+    store_whole_units(call.output, span, normed);
   }
 };
 
@@ -142,7 +144,6 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
     if (column + k * span.stride < row_units) weight[k] = load_whole_unit<WORDS>(call.weight, column + k * span.stride);
   }
   Turn turn = read_turn(call);
-  const auto channel = open_channel<Protocol, Boxes>(call, turn, FIRST);
   bool is_first_row = true;
   while (span.end <= num_units) {
     send<Protocol, Boxes>(call, turn, span, units.own);
@@ -151,11 +152,7 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
     Sums<WORDS> sums[UNITS];
     receive<Protocol, Boxes>(call, turn, span, units.own, sums);
     row_total.offer<Sum>(add_to_residual(call, span, sums, units));
-#pragma unroll
-    for (int k = 0; k < UNITS; ++k) {
-      const u64 unit = span.first + k * span.stride;
-      if (unit < span.end) store_whole_unit(call.residual, unit, units.residual[k]);
-    }
+    store_whole_units(call.residual, span, units.residual);
     const float scale = rsqrtf(row_total.total<Sum>() * mean_factor + call.eps);
     Unit<WORDS> normed[UNITS];
 #pragma unroll
