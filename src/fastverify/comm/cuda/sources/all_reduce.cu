@@ -38,6 +38,7 @@ __device__ __forceinline__ void all_reduce(const Call& call) {
 #pragma unroll
     for (int k = 0; k < UNITS; ++k) own[k] = next[k];
   }
+  end_turn(call, turn);
 }
 
 #define FV_KERNEL(name, protocol, boxes)                                                                          \

@@ -75,6 +75,7 @@ struct Turn {
   u32 slot;
   long long start_clock;
   u32 last_look;  // at the host's abort word; lower half of the clock
+  u32 ticket;     // of this block among those that have read the epoch; thread 0 holds it
   bool has_given_up;
 };
 
@@ -86,7 +87,7 @@ __device__ __forceinline__ Control* control_of(const Call& call) { return reinte
 __device__ __forceinline__ Turn read_turn(const Call& call) {
   const u32 epoch = *const_cast<volatile u32*>(&control_of(call)->epoch);
   const long long now = clock64();
-  return Turn{epoch, epoch & 1u, now, static_cast<u32>(now), false};
+  return Turn{epoch, epoch & 1u, now, static_cast<u32>(now), 0, false};
 }
 
 __device__ __forceinline__ Turn begin_turn(const Call& call) {
@@ -97,16 +98,19 @@ __device__ __forceinline__ Turn begin_turn(const Call& call) {
 // Ends with the parity that alternates, and never at 0, which untouched memory holds.
 __device__ __forceinline__ u32 epoch_after(u32 epoch) { return epoch == 0xffffffffu ? 2u : epoch + 1u; }
 
-// Every thread of the block has read the epoch: the last block to say so moves it on for the next call. It belongs after
-// the first sends, where the barrier costs nothing: data is on its way.
-__device__ __forceinline__ void retire_epoch(const Call& call, const Turn& turn) {
+// Every thread of the block has read the epoch. It belongs after the first sends, where the barrier costs nothing: data is
+// on its way. Nobody waits for the ticket before `end_turn`.
+__device__ __forceinline__ void retire_epoch(const Call& call, Turn& turn) {
   __syncthreads();
-  if (threadIdx.x != 0) return;
+  if (threadIdx.x == 0) turn.ticket = atomicAdd(&control_of(call)->arrived_blocks, 1u);
+}
+
+// The block with the last ticket moves the epoch on for the next call.
+__device__ __forceinline__ void end_turn(const Call& call, const Turn& turn) {
+  if (threadIdx.x != 0 || turn.ticket != gridDim.x - 1) return;
   Control* control = control_of(call);
-  if (atomicAdd(&control->arrived_blocks, 1u) == gridDim.x - 1) {
-    control->arrived_blocks = 0;
-    control->epoch = epoch_after(turn.epoch);
-  }
+  control->arrived_blocks = 0;
+  control->epoch = epoch_after(turn.epoch);
 }
 
 // ---- waiting ----

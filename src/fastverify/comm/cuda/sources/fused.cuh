@@ -166,4 +166,5 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
     if (span.end <= num_units) units.load(call, span, column);
   }
   if (is_first_row) retire_epoch(call, turn);
+  end_turn(call, turn);
 }

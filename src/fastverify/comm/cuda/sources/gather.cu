@@ -77,6 +77,7 @@ __device__ __forceinline__ void all_gather(const Call& call) {
     }
     if (batch >= num_batches) break;
   }
+  end_turn(call, turn);
 }
 
 #define FV_KERNEL(name, protocol, boxes)                                                                          \

@@ -102,6 +102,7 @@ __device__ __forceinline__ void islands(const Call& call) {
     share(outputs, turn, parts, span, batch, num_batches, sums);
   }
   for (u64 batch = blockIdx.x; batch < num_batches; batch += gridDim.x) collect(outputs, turn, parts, batch, num_batches);
+  end_turn(call, turn);
 }
 
 #define FV_KERNEL(name, protocol)                                                                              \

@@ -32,6 +32,7 @@ __device__ __forceinline__ void two_shot(const Call& call) {
     }
     if (batch >= num_batches) break;
   }
+  end_turn(call, turn);
 }
 
 #define FV_KERNEL(name, protocol, boxes)                                                                        \
