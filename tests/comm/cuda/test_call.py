@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+import torch  # noqa: E402
 
 from fastverify.comm.cuda import call  # noqa: E402
 from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol  # noqa: E402
@@ -57,3 +58,17 @@ def test_a_call_points_to_the_regions_of_its_protocol() -> None:
         assert made.regions[phase].offset == layout.regions[Protocol.SENTINEL, phase].offset
     # 63 units of 16 bytes in four parts: 16 lines, which 256 bytes hold.
     assert [region.area_bytes for region in made.regions] == [256, 256, 0]
+
+
+def test_what_a_kernel_wrote_is_read_once_its_code_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *size, pin_memory, dtype: zeros(*size, dtype=dtype))
+    words = call.StatusWords()
+    written = call.StatusFields.from_address(words.address)
+    written.peer, written.epoch, written.unit = 3, 2**32 - 1, 77
+    assert words.read() is None
+    written.code = 1
+    assert words.read() == call.RankStatus(call.Outcome.LATE, 3, 2**32 - 1, 77)
+    assert written.abort == 0
+    words.abort()
+    assert written.abort == 1

@@ -114,6 +114,27 @@ def test_areas_and_flags_of_any_call_fit_a_slot(layout: Layout, data: st.DataObj
             assert region.flags + 64 * flags <= region.slot_bytes
 
 
+@given(layout=layouts, data=st.data(), row_units=st.integers(1, 64))
+def test_pieces_cover_a_message_once(layout: Layout, data: st.DataObject, row_units: int) -> None:
+    protocol = data.draw(st.sampled_from(Protocol))
+    launch = Launch(protocol, 1, 32, algorithm=data.draw(st.sampled_from(layout.algorithms(protocol))))
+    limit = layout.largest_message(launch.algorithm, protocol)
+    num_bytes = data.draw(st.integers(1, 20 * limit))
+    end = 0
+    for start, size in layout.pieces(launch, num_bytes):
+        assert start == end
+        assert start % 16 == 0
+        assert 0 < size <= limit
+        end = start + size
+    assert end == num_bytes
+    row_bytes = 16 * row_units
+    if row_bytes <= limit:
+        assert all(size % row_bytes == 0 for _, size in layout.pieces(launch, 7 * row_bytes, row_bytes))
+    else:
+        with pytest.raises(ShapeError, match=f"a row must have at most {limit} bytes here, got {row_bytes}"):
+            layout.pieces(launch, 7 * row_bytes, row_bytes)
+
+
 def test_islands_are_halves_of_four_or_eight_ranks_in_gpu_memory() -> None:
     for world_size in range(2, 9):
         for layout in (push_layout(world_size), host_layout(world_size)):

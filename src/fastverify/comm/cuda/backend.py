@@ -135,7 +135,7 @@ def _open(group: Group, name: str, kind: _Kind) -> CudaBackend:
     # Binds the device's context to this thread, which the driver's calls need.
     torch.zeros(1, device=group.device)
     layout = _make_layout(kind.fabric, group.world_size)
-    fabrics = [_make_fabric(kind.fabric, algorithm) for algorithm in kind.algorithms]
+    fabrics = [_make_fabric(kind.fabric, algorithm, group.world_size) for algorithm in kind.algorithms]
     cases = list_probe_cases([fabric.rules for fabric in fabrics], layout)
     memory = _open_memory(group, kind.fabric, layout)
     rank: CudaRank | None = None
@@ -161,8 +161,8 @@ def _make_layout(fabric: str, world_size: int) -> Layout:
     return push.push_layout(world_size) if fabric == "push" else host.host_layout(world_size)
 
 
-def _make_fabric(fabric: str, algorithm: Algorithm) -> Fabric:
-    return push.push_fabric(algorithm) if fabric == "push" else host.host_fabric(algorithm)
+def _make_fabric(fabric: str, algorithm: Algorithm, world_size: int) -> Fabric:
+    return push.push_fabric(algorithm) if fabric == "push" else host.host_fabric(algorithm, world_size)
 
 
 def _open_memory(group: Group, fabric: str, layout: Layout) -> PeerMemory | HostMemory:

@@ -26,7 +26,12 @@ _ONE_SHOT = (
     Rule(512 * _KB, Launch(Protocol.FLAGS, 32, 512, units=2, pause_ns=100)),
     Rule(_EVERYTHING, Launch(Protocol.FLAGS, 64, 256)),
 )
-# Arbitrary: not measured yet.
+# Arbitrary, here and below: not measured yet. With outboxes, lines and flags are written once for all readers.
+_OUTBOXES = (
+    Rule(16 * _KB, Launch(Protocol.LINES, 64, 64, pause_ns=100)),
+    Rule(128 * _KB, Launch(Protocol.LINES, 64, 256, has_scouts=True)),
+    Rule(_EVERYTHING, Launch(Protocol.FLAGS, 64, 256)),
+)
 _TWO_SHOT = (
     Rule(64 * _KB, Launch(Protocol.SENTINEL, 64, 128, pause_ns=100, algorithm=Algorithm.TWO_SHOT)),
     Rule(_EVERYTHING, Launch(Protocol.FLAGS, 32, 512, pause_ns=100, algorithm=Algorithm.TWO_SHOT)),
@@ -51,9 +56,10 @@ def host_layout(world_size: int, max_bytes: int | None = None) -> Layout:
     )
 
 
-def host_fabric(algorithm: Algorithm = Algorithm.ONE_SHOT) -> Fabric:
+def host_fabric(algorithm: Algorithm = Algorithm.ONE_SHOT, world_size: int = 2) -> Fabric:
     """The launches to start from with one algorithm."""
-    return Fabric("host", _TWO_SHOT if algorithm is Algorithm.TWO_SHOT else _ONE_SHOT, _FUSED, _GATHER)
+    one_shot = _ONE_SHOT if world_size == 2 else _OUTBOXES
+    return Fabric("host", _TWO_SHOT if algorithm is Algorithm.TWO_SHOT else one_shot, _FUSED, _GATHER)
 
 
 def allocate_inbox(layout: Layout) -> torch.Tensor:

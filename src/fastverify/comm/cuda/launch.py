@@ -107,7 +107,8 @@ def choose_launch(rules: tuple[Rule, ...], num_bytes: int, world_size: int) -> L
 
 def trim(launch: Launch, num_bytes: int, world_size: int) -> Launch:
     """The launch without blocks that would have nothing to do."""
-    return replace(launch, blocks=min(launch.blocks, num_batches(launch, num_bytes, world_size)))
+    blocks = min(launch.blocks, num_batches(launch, num_bytes, world_size))
+    return launch if blocks == launch.blocks else replace(launch, blocks=blocks)
 
 
 def num_batches(launch: Launch, num_bytes: int, world_size: int) -> int:

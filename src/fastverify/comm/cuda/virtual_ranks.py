@@ -48,7 +48,7 @@ class VirtualRanks:
         ]
         addresses = [inbox.data_ptr() for inbox in self._inboxes]
         self._capture_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self.fabric = push.push_fabric() if fabric == "push" else host.host_fabric()
+        self.fabric = push.push_fabric() if fabric == "push" else host.host_fabric(world_size=world_size)
         self.ranks = [
             CudaRank(
                 rank,

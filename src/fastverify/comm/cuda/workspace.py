@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from fastverify.comm.cuda.launch import ISLAND_WORLD_SIZES, LINE_BYTES, Algorithm, Protocol
-from fastverify.errors import ConfigError
+from fastverify.comm.cuda.launch import ISLAND_WORLD_SIZES, LINE_BYTES, Algorithm, Launch, Protocol
+from fastverify.errors import ConfigError, ShapeError
 
 NUM_SLOTS = 2
 FLAG_STRIDE = 64  # must match FLAG_STRIDE in sources/inbox.cuh
@@ -114,6 +114,17 @@ class Layout:
         if sends_everything_to_all and protocol is not Protocol.LINES:
             limit = 2 * limit // self.world_size
         return max(LINE_BYTES, limit // LINE_BYTES * LINE_BYTES)
+
+    def pieces(self, launch: Launch, num_bytes: int, whole: int = 1) -> list[tuple[int, int]]:
+        """Start and size of what each call carries, cut between multiples of `whole`.
+
+        Raises: ShapeError where one `whole`, a row, is too large for a call.
+        """
+        limit = self.largest_message(launch.algorithm, launch.protocol)
+        size = limit // whole * whole
+        if size == 0:
+            raise ShapeError(f"a row must have at most {limit} bytes here, got {whole}. Sum and norm it separately.")
+        return [(start, min(size, num_bytes - start)) for start in range(0, num_bytes, size)]
 
     def area_bytes(
         self, algorithm: Algorithm, protocol: Protocol, phase: Phase, num_bytes: int, item_bytes: int
