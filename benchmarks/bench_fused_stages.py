@@ -73,7 +73,7 @@ class VariantKernels(KernelSet):
             name = "fastverify_fused_sentinel"
             self._functions[key] = load_kernels(cubin, (name,))[name]
 
-    def fused(self, dtype: torch.dtype, launch: Launch, *, outbox: bool = False) -> Any:
+    def fused(self, dtype: torch.dtype, launch: Launch, *, outbox: bool = False, fp8: bool = False) -> Any:
         """See KernelSet."""
         function = self._functions[self._key(self.variant, launch)]
         return StampingKernel(function, self.stamps) if self.variant is STAMPS else function

@@ -21,6 +21,7 @@ FUNCTIONS = {
     "islands.cu": ("fastverify_islands_lines", "fastverify_islands_sentinel"),
     "gather.cu": tuple(f"fastverify_all_gather_{boxes}" for boxes in _BOXES if boxes != "sentinel"),
     "fused.cu": tuple(f"fastverify_fused_{boxes}" for boxes in ("lines", "sentinel", "outbox_lines")),
+    "fused_fp8.cu": tuple(f"fastverify_fused_fp8_{boxes}" for boxes in ("lines", "sentinel", "outbox_lines")),
 }
 _SOURCES = {Algorithm.ONE_SHOT: "all_reduce", Algorithm.TWO_SHOT: "two_shot", Algorithm.ISLANDS: "islands"}
 
@@ -60,6 +61,7 @@ class KernelSet:
         self.device = device
         self.architecture = f"sm_{major}{minor}"
         self.has_clusters = self.can_overlap = major >= 9
+        self.has_fp8 = (major, minor) >= (8, 9)
         self._world_size = world_size
         self._loaded: dict[KernelSpec, dict[str, Kernel]] = {}
 
@@ -68,9 +70,10 @@ class KernelSet:
         source = _SOURCES[launch.algorithm]
         return self._find(source, f"{source}_{_boxes(launch.protocol, outbox)}", dtype, launch)
 
-    def fused(self, dtype: torch.dtype, launch: Launch, *, outbox: bool = False) -> Kernel:
-        """Function that sums, adds the residual and norms."""
-        return self._find("fused", f"fused_{_boxes(launch.protocol, outbox)}", dtype, launch)
+    def fused(self, dtype: torch.dtype, launch: Launch, *, outbox: bool = False, fp8: bool = False) -> Kernel:
+        """Function that sums, adds the residual and norms; `fp8`: and quantises the norm."""
+        source = "fused_fp8" if fp8 else "fused"
+        return self._find(source, f"{source}_{_boxes(launch.protocol, outbox)}", dtype, launch)
 
     def all_gather(self, launch: Launch, *, outbox: bool = False) -> Kernel:
         """Function that gathers bytes."""

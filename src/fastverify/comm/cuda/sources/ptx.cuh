@@ -81,6 +81,17 @@ __device__ __forceinline__ u32 multiply_fp16x2(u32 a, u32 b) {
   return product;
 }
 
+// Two 8-bit floats of 4 exponent and 3 fraction bits; values beyond 448 become 448. The host asks for SM89.
+__device__ __forceinline__ u16 round_to_e4m3x2(float low, float high) {
+  u16 pair = 0;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+#else
+  asm volatile("trap;");
+#endif
+  return pair;
+}
+
 // Within one unit in the last place.
 __device__ __forceinline__ float reciprocal(float value) {
   float result;
