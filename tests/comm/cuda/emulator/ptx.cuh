@@ -68,6 +68,21 @@ inline u32 multiply_fp16x2(u32 a, u32 b) {
                          widen_fp16(static_cast<u16>(a >> 16)) * widen_fp16(static_cast<u16>(b >> 16)));
 }
 
+// 4 exponent and 3 fraction bits, no infinities; above 448 it stays 448.
+inline u32 round_to_e4m3(float value) {
+  const u32 sign = __float_as_uint(value) >> 24 & 0x80u;
+  const float magnitude = std::fabs(value);
+  if (value != value) return 0x7fu;
+  if (magnitude >= 464.0f) return sign | 0x7eu;
+  if (magnitude < 0x1p-6f) return sign | static_cast<u32>(std::nearbyint(magnitude * 0x1p9f));
+  const u32 bits = __float_as_uint(magnitude);
+  return sign | (((bits + 0x7ffffu + (bits >> 20 & 1u)) >> 20) - (120u << 3));
+}
+
+inline u16 round_to_e4m3x2(float low, float high) {
+  return static_cast<u16>(round_to_e4m3(low) | round_to_e4m3(high) << 8);
+}
+
 inline float reciprocal(float value) { return 1.0f / value; }
 
 // ---- clusters and their mailboxes ----

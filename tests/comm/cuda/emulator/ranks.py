@@ -82,6 +82,26 @@ class EmulatedRanks:
         self._start("fused", "fused", launch, inputs[0].dtype, calls)
         return outputs
 
+    def all_reduce_residual_rmsnorm_fp8(
+        self,
+        inputs: list[torch.Tensor],
+        residuals: list[torch.Tensor],
+        weight: torch.Tensor,
+        eps: float,
+        launch: Launch,
+        bias: torch.Tensor | None = None,
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Norms in 8 bits and their scales, which are there after `run`."""
+        outputs = [(torch.empty_like(x, dtype=torch.float8_e4m3fn), torch.full((len(x),), -1.0)) for x in inputs]
+        calls = [self._make_call(rank, launch, x, x) for rank, x in enumerate(inputs)]
+        for call, residual, (quantised, scales) in zip(calls, residuals, outputs, strict=True):
+            self._alive += residual, weight, bias, quantised, scales
+            call.residual, call.weight, call.bias = residual.data_ptr(), weight.data_ptr(), _address(bias)
+            call.row_bytes, call.eps = weight.nbytes, eps
+            call.output, call.quantised, call.scale_out = 0, quantised.data_ptr(), scales.data_ptr()
+        self._start("fused_fp8", "fused_fp8", launch, inputs[0].dtype, calls)
+        return outputs
+
     def run(self, max_steps: int = 5_000_000) -> int:
         """Run all calls to their ends and return the steps that it took."""
         return self.machine.run(max_steps)

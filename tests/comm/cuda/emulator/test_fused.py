@@ -93,6 +93,40 @@ def test_several_units_per_thread(emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "cluster"), [(torch.bfloat16, 1), (torch.bfloat16, 4), (torch.float16, 2), (torch.float32, 2)]
+)
+def test_norms_in_eight_bits(emulator: Emulator, dtype: torch.dtype, cluster: int) -> None:
+    """The last row is all zeros, which has no scale."""
+    hidden, schedule = 256, random.Random(0)
+    torch.manual_seed(0)
+    ranks = EmulatedRanks(emulator, [1, 4], 0, max_bytes=MAX_BYTES)
+    protocols = [Protocol.LINES, Protocol.SENTINEL]
+    weight, calls = torch.randn(hidden).to(dtype), []
+    for launch, num_rows in random_launches(hidden * dtype.itemsize, cluster, protocols, schedule):
+        inputs = [torch.randn(num_rows, hidden).to(dtype) for _ in range(2)]
+        residual = torch.randn(num_rows, hidden).to(dtype)
+        for x in (*inputs, residual):
+            x[-1] = 0
+        residuals = [residual.clone() for _ in inputs]
+        outputs = ranks.all_reduce_residual_rmsnorm_fp8(inputs, residuals, weight, EPS, launch)
+        calls.append((add_in_order([*inputs, residual]), residuals, outputs))
+    ranks.run(2_000_000)
+    for expected, residuals, outputs in calls:
+        norm, bound = norm_exactly(expected, weight, EPS), norm_error_bound(expected, weight, EPS)
+        quantised, scales = outputs[0]
+        assert all(torch.equal(new, expected) for new in residuals)
+        assert is_within(scales, norm.abs().amax(-1) / 448, bound.amax(-1) / 448 + 2e-7 * scales)
+        assert is_within(quantised.double() * scales[:, None], norm, bound + quantisation_error(norm, scales))
+        assert torch.equal(quantised.view(torch.uint8), outputs[1][0].view(torch.uint8))
+        assert torch.equal(scales, outputs[1][1])
+
+
+def quantisation_error(norm: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Half a step: three bits of fraction, steps of 2^-9 for the smallest; some float32 roundings come before."""
+    return norm.abs() * 2.0**-4 * 1.001 + scales[:, None] * 2.0**-10
+
+
+@pytest.mark.parametrize(
     ("mistake", "cluster"),
     [
         ("one set of parts", 1),
