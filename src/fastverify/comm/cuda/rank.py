@@ -7,7 +7,7 @@ algorithm's memory goes in pieces, each a call of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -58,6 +58,8 @@ class CudaRank:
         self._fabric = fabric
         self._spin_bound_cycles = spin_bound_cycles
         self._overlap = overlap and kernels.can_overlap
+        # Eager calls are as fast as their Python: what depends on the size alone is worked out once.
+        self._templates: dict[tuple[Launch, int, int], Call] = {}
         self._status = StatusWords()
         # Control of call.cuh: epoch, arrived blocks, whether a thread has reported.
         self._control = torch.tensor([1, 0, 0], dtype=torch.int32, device=self.device)
@@ -77,7 +79,7 @@ class CudaRank:
         outbox = self._layout.uses_outbox(launch.protocol)
         self._check_algorithm(launch)
         kernel = self._kernels.all_reduce(x.dtype, launch, outbox=outbox)
-        for start, num_bytes in self._pieces(launch, x.nbytes):
+        for start, num_bytes in self._layout.pieces(launch, x.nbytes):
             call = self._make_call(launch, num_bytes, x.element_size())
             call.input, call.output = x.data_ptr() + start, out.data_ptr() + start
             self._start(kernel, trim(launch, num_bytes, self._layout.world_size), call)
@@ -99,19 +101,39 @@ class CudaRank:
         """
         out = x if out is None else out
         self._check(x, out, residual)
-        self._check_vectors(x, weight, *(() if bias is None else (bias,)))
-        row_bytes = x.shape[1] * x.element_size()
-        shape = launch or find_rule(self._fabric.fused_rules, x.nbytes)
-        launch = self._fit_fused(shape, x.shape[0], row_bytes)
-        kernel = self._kernels.fused(x.dtype, launch, outbox=self._layout.uses_outbox(launch.protocol))
-        for start, num_bytes in self._pieces(launch, x.nbytes, row_bytes):
-            call = self._make_call(launch, num_bytes, x.element_size())
-            call.input, call.output = x.data_ptr() + start, out.data_ptr() + start
-            call.residual, call.weight = residual.data_ptr() + start, weight.data_ptr()
-            call.bias = 0 if bias is None else bias.data_ptr()
-            call.row_bytes, call.eps = row_bytes, eps
-            self._start(kernel, self._fit_fused(shape, num_bytes // row_bytes, row_bytes), call)
+
+        def set_output(call: Call, start: int) -> None:
+            call.output = out.data_ptr() + start
+
+        self._start_fused(x, residual, weight, eps, launch, bias, set_output)
         return out
+
+    def all_reduce_residual_rmsnorm_fp8(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        launch: Launch | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same with the norm in 8 bits: float8_e4m3fn [rows, hidden], and float32 scales [rows].
+
+        norm = quantised * scale, where scale = largest magnitude of the norm's row / 448.
+        Raises: UnsupportedError before SM89.
+        """
+        if not self._kernels.has_fp8:
+            raise UnsupportedError(f"8-bit floats need SM89 or later, got {self._kernels.architecture}.")
+        self._check(x, residual)
+        quantised = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+        scales = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+
+        def set_output(call: Call, start: int) -> None:
+            call.quantised = quantised.data_ptr() + start // x.element_size()
+            call.scale_out = scales.data_ptr() + start // x[0].nbytes * scales.element_size()
+
+        self._start_fused(x, residual, weight, eps, launch, bias, set_output, fp8=True)
+        return quantised, scales
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, launch: Launch | None = None) -> torch.Tensor:
         """Every rank's `x`, in rank order, into `out` [world_size, *x.shape], which is returned. Any dtype."""
@@ -123,7 +145,7 @@ class CudaRank:
         self._check_memory(x, out)
         launch = launch or choose_launch(self._fabric.gather_rules, x.nbytes, self._layout.world_size)
         kernel = self._kernels.all_gather(launch, outbox=self._layout.uses_outbox(launch.protocol))
-        for start, num_bytes in self._pieces(launch, x.nbytes):
+        for start, num_bytes in self._layout.pieces(launch, x.nbytes):
             call = self._make_call(launch, num_bytes, x.element_size())
             call.input, call.output, call.output_stride = x.data_ptr() + start, out.data_ptr() + start, x.nbytes
             self._start(kernel, trim(launch, num_bytes, self._layout.world_size), call)
@@ -183,6 +205,32 @@ class CudaRank:
         """Continue from this call number, for tests of the wrap; on every rank before any call."""
         self._control[0] = epoch - 2**32 if epoch >= 2**31 else epoch
 
+    def _start_fused(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        launch: Launch | None,
+        bias: torch.Tensor | None,
+        set_output: Callable[[Call, int], None],
+        *,
+        fp8: bool = False,
+    ) -> None:
+        """`set_output(call, start)`: where the norm of the rows from byte `start` of x goes."""
+        self._check_vectors(x, weight, *(() if bias is None else (bias,)))
+        row_bytes = x.shape[1] * x.element_size()
+        shape = launch or find_rule(self._fabric.fused_rules, x.nbytes)
+        launch = self._fit_fused(shape, x.shape[0], row_bytes)
+        kernel = self._kernels.fused(x.dtype, launch, outbox=self._layout.uses_outbox(launch.protocol), fp8=fp8)
+        for start, num_bytes in self._layout.pieces(launch, x.nbytes, row_bytes):
+            call = self._make_call(launch, num_bytes, x.element_size())
+            call.input, call.residual = x.data_ptr() + start, residual.data_ptr() + start
+            call.weight, call.bias = weight.data_ptr(), 0 if bias is None else bias.data_ptr()
+            call.row_bytes, call.eps = row_bytes, eps
+            set_output(call, start)
+            self._start(kernel, self._fit_fused(shape, num_bytes // row_bytes, row_bytes), call)
+
     def _fit_fused(self, shape: Launch, num_rows: int, row_bytes: int) -> Launch:
         cluster = shape.cluster if self._kernels.has_clusters else 1
         launch = fused_launch(
@@ -190,20 +238,14 @@ class CudaRank:
         )
         return replace(launch, pause_ns=shape.pause_ns, has_scouts=shape.has_scouts)
 
-    def _pieces(self, launch: Launch, num_bytes: int, whole: int = 1) -> Iterator[tuple[int, int]]:
-        """Start and size of what one call carries, in multiples of `whole`."""
-        limit = self._layout.largest_message(launch.algorithm, launch.protocol)
-        size = limit // whole * whole
-        if size == 0:
-            raise ShapeError(f"a row must have at most {limit} bytes here, got {whole}. Sum and norm it separately.")
-        for start in range(0, num_bytes, size):
-            yield start, min(size, num_bytes - start)
-
     def _make_call(self, launch: Launch, num_bytes: int, item_bytes: int) -> Call:
-        call = make_call(self._layout, self._inboxes, self.rank, launch, num_bytes, item_bytes)
-        call.control, call.status = self._control.data_ptr(), self._status.address
-        call.spin_bound = self._spin_bound_cycles
-        return call
+        key = (launch, num_bytes, item_bytes)
+        if key not in self._templates:
+            call = make_call(self._layout, self._inboxes, self.rank, launch, num_bytes, item_bytes)
+            call.control, call.status = self._control.data_ptr(), self._status.address
+            call.spin_bound = self._spin_bound_cycles
+            self._templates[key] = call
+        return Call.from_buffer_copy(self._templates[key])
 
     def _start(self, kernel: Kernel, launch: Launch, call: Call) -> None:
         current = torch.cuda.current_stream(self.device)
