@@ -95,6 +95,8 @@ def test_norms_in_eight_bits(fabric: str, dtype: torch.dtype) -> None:
     if torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("8-bit floats need SM89")
     with VirtualRanks(2, fabric, spin_bound_cycles=SPIN_BOUND_CYCLES) as virtual:
+        # Memory for the outputs is taken from CUDA before a rank waits.
+        virtual.run(lambda rank: torch.empty(1, device="cuda"))
         for num_rows, hidden in ((1, 7168), (5, 1024), (70, 64)):
             inputs = [draw((num_rows, hidden), dtype, rank) for rank in range(2)]
             residual, weight = draw((num_rows, hidden), dtype, 90), draw((hidden,), dtype, 91)
