@@ -57,7 +57,13 @@ class Call(ctypes.Structure):
 class ControlFields(ctypes.Structure):
     """In GPU memory; must match Control in sources/call.cuh. All zero but the epoch, which starts at 1."""
 
-    _fields_ = [("epoch", ctypes.c_uint32), ("arrived_blocks", ctypes.c_uint32), ("has_reported", ctypes.c_uint32)]
+    _fields_ = [
+        ("epoch", ctypes.c_uint32),
+        ("arrived_blocks", ctypes.c_uint32),
+        ("has_reported", ctypes.c_uint32),
+        ("is_looking", ctypes.c_uint32),
+        ("is_aborted", ctypes.c_uint32),
+    ]
 
 
 class StatusFields(ctypes.Structure):

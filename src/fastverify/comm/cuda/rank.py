@@ -61,8 +61,8 @@ class CudaRank:
         # Eager calls are as fast as their Python: what depends on the size alone is worked out once.
         self._templates: dict[tuple[Launch, int, int], Call] = {}
         self._status = StatusWords()
-        # Control of call.cuh: epoch, arrived blocks, whether a thread has reported.
-        self._control = torch.tensor([1, 0, 0], dtype=torch.int32, device=self.device)
+        # Control of call.cuh: all zero but the epoch.
+        self._control = torch.tensor([1, 0, 0, 0, 0], dtype=torch.int32, device=self.device)
 
     @property
     def stream(self) -> torch.cuda.Stream:

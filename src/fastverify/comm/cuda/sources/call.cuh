@@ -4,8 +4,8 @@
 // replayed graph advances it; call e uses slot e % 2 of every memory region that it touches.
 //
 // Waiting costs nothing but the look itself while data is on time. A thread that has waited for LOOK_CYCLES looks at the
-// host's abort word over PCIe, and at the clock; when it gives up it says so once, in host memory, which the host reads
-// without a call to CUDA.
+// clock and asks whether the host wants the kernel to leave; when it gives up it says so once, in host memory, which the
+// host reads without a call to CUDA.
 //
 // Compiled with FV_WORLD, FV_DTYPE, FV_UNITS, FV_MAX_THREADS, FV_CLUSTER and FV_SCOUTS set (kernels.py). Limits: 2 to 8 ranks.
 
@@ -55,6 +55,8 @@ struct Control {
   u32 epoch;
   u32 arrived_blocks;
   u32 has_reported;
+  u32 is_looking;
+  u32 is_aborted;
 };
 
 // In host memory. Must match call.py. `abort` is written by the host, the others by the first thread that gives up.
@@ -74,7 +76,7 @@ struct Turn {
   u32 epoch;
   u32 slot;
   long long start_clock;
-  u32 last_look;  // at the host's abort word; lower half of the clock
+  u32 last_look;  // at clock and host; lower half of the clock
   u32 ticket;     // of this block among those that have read the epoch; thread 0 holds it
   bool has_given_up;
 };
@@ -115,13 +117,24 @@ __device__ __forceinline__ void end_turn(const Call& call, const Turn& turn) {
 
 // ---- waiting ----
 
+// One thread at a time reads the host's word, for all. Reads of one place over PCIe queue up, a microsecond each: when every
+// waiting thread made one, a rank that had waited once came late to the next call, its peer then waited, and so on.
+__device__ __forceinline__ bool is_told_to_leave(const Call& call) {
+  volatile Control* control = control_of(call);
+  if (control->is_aborted == 0 && control->is_looking == 0 && atomicExch(&control_of(call)->is_looking, 1u) == 0) {
+    if (reinterpret_cast<volatile Status*>(call.status)->abort != 0) control->is_aborted = 1;
+    control->is_looking = 0;
+  }
+  return control->is_aborted != 0;
+}
+
 // Off the fast path: whether the host wants the kernel to leave or the wait has lasted too long; says so to the host.
 __device__ __noinline__ bool should_give_up(const Call& call, u32 epoch, long long waited, u32 peer, u64 unit) {
-  volatile Status* status = reinterpret_cast<volatile Status*>(call.status);
   const bool is_late = call.spin_bound != 0 && static_cast<u64>(waited) > call.spin_bound;
-  const bool is_aborted = status->abort != 0;
+  const bool is_aborted = is_told_to_leave(call);
   if (!is_late && !is_aborted) return false;
   if (atomicExch(&control_of(call)->has_reported, 1u) == 0) {
+    volatile Status* status = reinterpret_cast<volatile Status*>(call.status);
     status->peer = peer;
     status->epoch = epoch;
     status->unit = static_cast<u32>(unit);
