@@ -22,6 +22,7 @@ class EnvVar:
 VARIABLES = (
     EnvVar("FASTVERIFY_LOG", "log level of the command line and of every rank: debug, info, warning, error", "warning"),
     EnvVar("FASTVERIFY_COMM_TIMEOUT_S", "seconds a rank waits for the others in one collective", "60"),
+    EnvVar("FASTVERIFY_PLUGIN_BACKEND", "all-reduce of the SGLang and vLLM plug-ins: auto or a backend's name", "auto"),
     EnvVar("FASTVERIFY_SIMD", "vector code of the CPU kernels: auto, avx512, avx2, neon, plain", "auto"),
     EnvVar(
         "FASTVERIFY_CACHE_DIR", "folder of compiled GPU kernels and measured all-reduce tables", "~/.cache/fastverify"

@@ -83,6 +83,8 @@ def check_vllm(rank: int, world_size: int, rendezvous: str) -> None:
     assert torch.equal(tensor_parallel.all_reduce(x.T), -x.T), "not contiguous: vLLM's own"
     assert torch.equal(tensor_parallel.all_reduce(x.int()), -x.int()), "no float: vLLM's own"
     assert torch.equal(other.all_reduce(x), -x), "other groups stay vLLM's"
+    large = torch.ones(server_group.MAX_BYTES // x.itemsize + 1)
+    assert torch.equal(tensor_parallel.all_reduce(large), -large), "larger than what is measured: vLLM's own"
     tensor_parallel.destroy()
     assert tensor_parallel.is_destroyed
     assert torch.equal(tensor_parallel.all_reduce(x), -x)
@@ -122,8 +124,8 @@ def check_failure_on_one_rank(rank: int, world_size: int, rendezvous: str) -> No
     cpu_group = join(rank, world_size, rendezvous)
     create = server_group.create_communicator
 
-    def fail_on_rank_1(group: Any) -> Any:
-        communicator = create(group)
+    def fail_on_rank_1(group: Any, backend: str) -> Any:
+        communicator = create(group, backend)
         if group.rank == 1:
             raise EnvironmentMissingError("no such kernel")
         return communicator

@@ -14,10 +14,14 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, Store, TCPStore
 
+from fastverify import env
 from fastverify.comm.communicator import Communicator, create_communicator
 from fastverify.comm.group import LOOPBACK, Group, close_group, create_group
 from fastverify.errors import FastverifyError
+from fastverify.units import BYTES_PER_MB
 
+# The largest message that the chooser measures. Above it the server's own way is as good and needs no memory of ours.
+MAX_BYTES = 4 * BYTES_PER_MB
 # What a plug-in answers to in VLLM_PLUGINS and SGLANG_PLUGINS, and its entry point's name in pyproject.toml.
 PLUGIN_NAME = "fastverify"
 
@@ -68,7 +72,7 @@ class ServerGroup:
 
     def _find(self, x: torch.Tensor) -> Communicator | None:
         communicator = self._communicator
-        if communicator is None or not x.is_contiguous() or not communicator.can_run(x).ok:
+        if communicator is None or x.nbytes > MAX_BYTES or not x.is_contiguous() or not communicator.can_run(x).ok:
             return None
         return communicator
 
@@ -78,7 +82,7 @@ def _open(cpu_group: ProcessGroup, device: torch.device) -> tuple[Group | None, 
     group = None
     try:
         group = create_group(cpu_group.rank(), cpu_group.size(), _open_store(cpu_group), device=device)
-        return group, create_communicator(group), ""
+        return group, create_communicator(group, env.read("FASTVERIFY_PLUGIN_BACKEND")), ""
     except (FastverifyError, RuntimeError, OSError) as error:
         return group, None, f"{type(error).__name__}: {error}"
 
