@@ -76,12 +76,16 @@ _STORE_RESIDUAL = "    store_whole_units(call.residual, span, units.residual);\n
 _READ_TURN = "  Turn turn = read_turn(call);\n"
 _LOAD = "  overlap_launches();\n  units.load(call, span, column);\n"
 _SEND = "    send<Protocol, Boxes>(call, turn, span, units.own);\n"
-_RETIRE = "    if (is_first_row) retire_epoch(call, turn);\n    is_first_row = false;\n"
-_RECEIVE = "    receive<Protocol, Boxes>(call, turn, span, units.own, sums);\n"
+_RETIRE = (
+    "    if (is_first_row) {\n      retire_epoch(call, turn);\n      row_total.meet();\n    }\n"
+    "    is_first_row = false;\n"
+)
+_SPOTS = "    Spot spots[UNITS];\n    find_spots(channel, span, 0, spots);\n"
+_RECEIVE = "    add_up(channel, turn, span, spots, units.own, sums);\n"
+_GIVE_BACK = "    give_back_all(channel, span, spots);\n"
 _FINISH = "    Finish::finish(call, span, row, row_total, normed);\n"
 _DEPENDENTS = '  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");\n'
 _KEEP_SCALE = "normed[k] = units.residual[k], normed[k].words[0] ^= __float_as_uint(scale);"
-_WAIT_FOR_CLUSTER = "\n#if FV_CLUSTER > 1\n    cluster_wait();\n#endif\n"
 _LANE_READS = "float value = lane < num_parts ? memory.parts[set][lane] : 0.0f;"
 _REST_READS = (
     "    if (CLUSTER > 1) {\n#pragma unroll 1\n"
@@ -96,7 +100,7 @@ _ALL_READ = (
 )
 _NO_TOTAL = (
     _fused(_OFFER, "const float own_squares = add_to_residual(call, span, sums, units);"),
-    _fused(_SCALE, "const float scale = rsqrtf(own_squares * mean_factor + call.eps);" + _WAIT_FOR_CLUSTER),
+    _fused(_SCALE, "const float scale = rsqrtf(own_squares * mean_factor + call.eps);"),
 )
 _NO_NORM = (_fused(_NORM, _KEEP_SCALE),)
 _NO_ADDENDS = (
@@ -119,9 +123,14 @@ VARIANTS = (
         "epoch read first",
         (_fused(_READ_TURN, ""), _fused(_LOAD, "  overlap_launches();\n" + _READ_TURN + _LOAD.split("\n", 1)[1])),
     ),
-    Variant("retired before the send", (_fused(_SEND + _RETIRE, _RETIRE + _SEND),)),
+    Variant("retired before the send", (_fused(_SEND + _SPOTS + _RETIRE, _SPOTS + _RETIRE + _SEND),)),
     Variant(
         "residual stored after the total", (_fused(_STORE_RESIDUAL, ""), _fused(_FINISH, _STORE_RESIDUAL + _FINISH))
+    ),
+    Variant("given back before the total", (_fused(_GIVE_BACK, ""), _fused(_RECEIVE, _RECEIVE + _GIVE_BACK))),
+    Variant(
+        "bytes awaited within the block only",
+        (Edit("ptx.cuh", "try_wait.parity.acquire.cluster.shared", "try_wait.parity.shared"),),
     ),
     Variant("next launch allowed after the send", (*_NO_PUSH, _fused(_RETIRE, _RETIRE + "  " + _DEPENDENTS))),
     Variant("next launch allowed after the sum", (*_NO_PUSH, _fused(_RECEIVE, _RECEIVE + "  " + _DEPENDENTS))),
@@ -168,7 +177,7 @@ STAMPS = Variant(
     (
         _fused("  row_total.open();\n", f"  u64 stamps[{NUM_STAMPS}];\n{_stamp(0)}  row_total.open();\n"),
         _fused(_LOAD, "  overlap_launches();\n" + _stamp(1) + _LOAD.split("\n", 1)[1]),
-        _fused(_SEND + _RETIRE, _SEND + _stamp(2) + _RETIRE + _stamp(3)),
+        _fused(_SEND + _SPOTS + _RETIRE, _SEND + _stamp(2) + _SPOTS + _RETIRE + _stamp(3)),
         _fused(_RECEIVE, _RECEIVE + _stamp(4)),
         _fused(_OFFER + "\n", _OFFER + "\n" + _stamp(5)),
         _fused(_SCALE + "\n", _SCALE + "\n" + _stamp(6)),

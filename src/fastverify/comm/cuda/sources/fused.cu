@@ -3,7 +3,7 @@
 #include "fused.cuh"
 
 #define FV_KERNEL(name, protocol, boxes)                                                          \
-  extern "C" __global__ void FV_CLUSTER_DIMS __launch_bounds__(FV_MAX_THREADS)                    \
+  extern "C" __global__ void FV_CLUSTER_DIMS __launch_bounds__(FV_MAX_THREADS, 1)                  \
       fastverify_fused_##name(const __grid_constant__ Call call) {                                \
     all_reduce_norm<protocol, boxes, StoreNorm>(call);                                            \
   }

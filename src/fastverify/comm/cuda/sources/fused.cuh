@@ -87,7 +87,7 @@ struct RowUnits {
   Unit<WORDS> residual[UNITS];
   Unit<WORDS> bias[UNITS];
 
-  __device__ __forceinline__ void load(const Call& call, const Span& span, u64 column) {
+  __device__ __forceinline__ void load(const Call& call, const Span& span, u32 column) {
 #pragma unroll
     for (int k = 0; k < UNITS; ++k) {
       const u64 unit = span.first + k * span.stride;
@@ -118,7 +118,7 @@ __device__ __forceinline__ float add_to_residual(const Call& call, const Span& s
 // What becomes of the norm of a row.
 struct StoreNorm {
   template <int WORDS>
-  __device__ static __forceinline__ void finish(const Call& call, const Span& span, u64, RowTotal&,
+  __device__ static __forceinline__ void finish(const Call& call, const Span& span, u32, RowTotal&,
                                                 const Unit<WORDS> (&normed)[UNITS]) {
     store_whole_units(call.output, span, normed);
   }
@@ -130,11 +130,11 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
   __shared__ RowParts parts;
   RowTotal row_total{parts, blockIdx.x % CLUSTER, 0};
   row_total.open();
-  const u64 row_units = call.row_bytes / (4 * WORDS), num_units = call.num_bytes / (4 * WORDS);
-  const u64 column = static_cast<u64>(row_total.block) * blockDim.x + threadIdx.x;
+  const u32 row_units = call.row_bytes / (4 * WORDS), num_units = static_cast<u32>(call.num_bytes / (4 * WORDS));
+  const u32 column = row_total.block * blockDim.x + threadIdx.x;
   const float mean_factor = reciprocal(static_cast<float>(row_units * WORDS * ELEMENTS_PER_WORD));
-  u64 row = blockIdx.x / CLUSTER;
-  Span span{row * row_units + column, static_cast<u64>(CLUSTER) * blockDim.x, (row + 1) * row_units};
+  u32 row = blockIdx.x / CLUSTER;
+  Span span{row * row_units + column, CLUSTER * blockDim.x, (row + 1) * row_units};
   Unit<WORDS> weight[UNITS];
   RowUnits<WORDS> units;
   overlap_launches();
@@ -144,14 +144,21 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
     if (column + k * span.stride < row_units) weight[k] = load_whole_unit<WORDS>(call.weight, column + k * span.stride);
   }
   Turn turn = read_turn(call);
+  const auto channel = open_channel<Protocol, Boxes>(call, turn, FIRST);
   bool is_first_row = true;
   while (span.end <= num_units) {
     send<Protocol, Boxes>(call, turn, span, units.own);
-    if (is_first_row) retire_epoch(call, turn);
+    Spot spots[UNITS];
+    find_spots(channel, span, 0, spots);
+    if (is_first_row) {
+      retire_epoch(call, turn);
+      row_total.meet();
+    }
     is_first_row = false;
     Sums<WORDS> sums[UNITS];
-    receive<Protocol, Boxes>(call, turn, span, units.own, sums);
+    add_up(channel, turn, span, spots, units.own, sums);
     row_total.offer<Sum>(add_to_residual(call, span, sums, units));
+    give_back_all(channel, span, spots);
     store_whole_units(call.residual, span, units.residual);
     const float scale = rsqrtf(row_total.total<Sum>() * mean_factor + call.eps);
     Unit<WORDS> normed[UNITS];

@@ -47,7 +47,7 @@ __device__ __forceinline__ void store_quantised(u64 base, u64 index, const Unit<
 
 struct StoreQuantised {
   template <int WORDS>
-  __device__ static __forceinline__ void finish(const Call& call, const Span& span, u64 row, RowTotal& row_total,
+  __device__ static __forceinline__ void finish(const Call& call, const Span& span, u32 row, RowTotal& row_total,
                                                 const Unit<WORDS> (&normed)[UNITS]) {
     float largest = 0.0f;
 #pragma unroll
@@ -68,7 +68,7 @@ struct StoreQuantised {
 };
 
 #define FV_KERNEL(name, protocol, boxes)                                                          \
-  extern "C" __global__ void FV_CLUSTER_DIMS __launch_bounds__(FV_MAX_THREADS)                    \
+  extern "C" __global__ void FV_CLUSTER_DIMS __launch_bounds__(FV_MAX_THREADS, 1)                  \
       fastverify_fused_fp8_##name(const __grid_constant__ Call call) {                            \
     all_reduce_norm<protocol, boxes, StoreQuantised>(call);                                       \
   }

@@ -48,12 +48,12 @@ __device__ __forceinline__ void gather(const C& channel, Turn& turn, u64 num_uni
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
-    first_look(channel, unit < span.end ? sources : 0, unit, looks_first(unit, span.end), lines[k]);
+    first_look(channel, unit < span.end ? sources : 0, channel.spot(unit), looks_first(unit, span.end), lines[k]);
   }
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
-    take(channel, turn, unit < span.end ? sources : 0, unit, looks_first(unit, span.end), lines[k]);
+    take(channel, turn, unit < span.end ? sources : 0, channel.spot(unit), looks_first(unit, span.end), lines[k]);
     if (unit >= span.end) continue;
 #pragma unroll
     for (u32 source = 0; source < C::SIZE; ++source) {

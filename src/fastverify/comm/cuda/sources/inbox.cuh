@@ -85,6 +85,12 @@ struct Outboxes {
   static constexpr bool ARE_SHARED = true;
 };
 
+// Where this rank looks for line `place` of every source: what all of them have in common of its address.
+struct Spot {
+  u64 address;
+  u32 place;
+};
+
 // One phase of one call among SIZE ranks, members 0 to SIZE - 1: first, first + step, first + 2 * step, ...
 template <class Protocol_, class Boxes_, u32 SIZE_>
 struct Channel {
@@ -111,6 +117,14 @@ struct Channel {
     const u64 area = Boxes::ARE_SHARED ? 0 : source * region.area_bytes;
     return reinterpret_cast<u8*>(slot_address(reader, source) + area + place * LINE_BYTES);
   }
+  __device__ __forceinline__ Spot spot(u64 place) const {
+    Spot found{place * LINE_BYTES + (Boxes::ARE_SHARED ? 0 : slot_address(own, 0)), static_cast<u32>(place)};
+    keep(found.address);
+    return found;
+  }
+  __device__ __forceinline__ u8* line(u32 source, const Spot& spot) const {
+    return reinterpret_cast<u8*>(spot.address + (Boxes::ARE_SHARED ? slot_address(own, source) : source * region.area_bytes));
+  }
   __device__ __forceinline__ u64 flag(u32 reader, u32 source, u64 batch, u64 num_batches) const {
     const u64 index = (Boxes::ARE_SHARED ? 0 : source * num_batches) + batch;
     return slot_address(reader, source) + region.flags + index * FLAG_STRIDE;
@@ -124,18 +138,18 @@ __device__ __forceinline__ Channel<Protocol, Boxes, WORLD> open_channel(const Ca
 
 // ---- batches: what one block moves at a time ----
 
-// The units first, first + stride, ... below end.
+// The units first, first + stride, ... below end. Narrow, since registers are scarce: messages end far below 2^32 units.
 struct Span {
-  u64 first;
-  u64 stride;
-  u64 end;
+  u32 first;
+  u32 stride;
+  u32 end;
 };
 
 // Kernels send batch i + 1 before they wait for batch i: links carry both directions at once.
 constexpr u64 NO_BATCH = ~0ull;
 
 __device__ __forceinline__ Span span_of(u64 batch, u64 num_units) {
-  return Span{batch * blockDim.x * UNITS + threadIdx.x, blockDim.x, num_units};
+  return Span{static_cast<u32>(batch) * blockDim.x * UNITS + threadIdx.x, blockDim.x, static_cast<u32>(num_units)};
 }
 
 __device__ __forceinline__ u64 count_batches(u64 num_units) {
@@ -211,10 +225,10 @@ __device__ __forceinline__ u32 first_member(u32 members) {
 }
 
 template <class C>
-__device__ __forceinline__ void look(const C& channel, u32 sources, u64 place, uint4 (&lines)[C::SIZE]) {
+__device__ __forceinline__ void look(const C& channel, u32 sources, const Spot& spot, uint4 (&lines)[C::SIZE]) {
 #pragma unroll
   for (u32 source = 0; source < C::SIZE; ++source) {
-    if (has_member(sources, source)) lines[source] = load_line(channel.line(channel.own, source, place));
+    if (has_member(sources, source)) lines[source] = load_line(channel.line(source, spot));
   }
 }
 
@@ -226,9 +240,10 @@ __device__ __forceinline__ bool looks_first(u64 unit, u64 end) {
 }
 
 template <class C>
-__device__ __forceinline__ void first_look(const C& channel, u32 sources, u64 place, bool looks, uint4 (&lines)[C::SIZE]) {
+__device__ __forceinline__ void first_look(const C& channel, u32 sources, const Spot& spot, bool looks,
+                                           uint4 (&lines)[C::SIZE]) {
   if (looks || C::Protocol::HAS_FLAGS) {
-    look(channel, sources, place, lines);
+    look(channel, sources, spot, lines);
   } else {
 #pragma unroll
     for (u32 source = 0; source < C::SIZE; ++source) lines[source] = C::Protocol::nothing();
@@ -245,40 +260,44 @@ __device__ __forceinline__ u32 find_missing(const C& channel, u32 sources, const
 }
 
 // Looks again until the lines are there, at all sources together: one after the other, each would cost a look of its own.
-// Addresses are found once: what a look costs besides its loads, every warp pays as often as it looks.
 template <class C>
-__device__ __forceinline__ void look_until_there(const C& channel, Turn& turn, u32 sources, u64 place,
+__device__ __forceinline__ void look_until_there(const C& channel, Turn& turn, u32 sources, const Spot& spot,
                                                  uint4 (&lines)[C::SIZE]) {
   u32 missing = find_missing(channel, sources, lines);
-  if (missing == 0) return;
-  const u8* addresses[C::SIZE];
-#pragma unroll
-  for (u32 source = 0; source < C::SIZE; ++source) addresses[source] = channel.line(channel.own, source, place);
-  do {
-    if (!may_look_again(channel.call, turn, place, [&] { return channel.rank_of(first_member(missing)); })) return;
-#pragma unroll
-    for (u32 source = 0; source < C::SIZE; ++source) {
-      if (has_member(missing, source)) lines[source] = load_line(addresses[source]);
-    }
+  while (missing != 0) {
+    if (!may_look_again(channel.call, turn, spot.place, [&] { return channel.rank_of(first_member(missing)); })) return;
+    look(channel, missing, spot, lines);
     missing = find_missing(channel, missing, lines);
-  } while (missing != 0);
+  }
 }
 
-// What the first look has not shown, until it is there; the places are then free again. Every thread of the warp takes
-// part, those without a unit with no sources.
+// What the first look has not shown, until it is there. Every thread of the warp takes part, those without a unit with no
+// sources.
 template <class C>
-__device__ __forceinline__ void take(const C& channel, Turn& turn, u32 sources, u64 place, bool looks,
-                                     uint4 (&lines)[C::SIZE]) {
+__device__ __forceinline__ void wait_for(const C& channel, Turn& turn, u32 sources, const Spot& spot, bool looks,
+                                         uint4 (&lines)[C::SIZE]) {
   if constexpr (SCOUTS && !C::Protocol::HAS_FLAGS) {
-    look_until_there(channel, turn, looks ? sources : 0, place, lines);
+    look_until_there(channel, turn, looks ? sources : 0, spot, lines);
     __syncwarp();
-    if (!looks) look(channel, sources, place, lines);
+    if (!looks) look(channel, sources, spot, lines);
   }
-  look_until_there(channel, turn, sources, place, lines);
+  look_until_there(channel, turn, sources, spot, lines);
+}
+
+// The places of lines that have been read are free again.
+template <class C>
+__device__ __forceinline__ void give_back(const C& channel, u32 sources, const Spot& spot) {
 #pragma unroll
   for (u32 source = 0; source < C::SIZE; ++source) {
-    if (has_member(sources, source)) C::Protocol::recycle(channel.line(channel.own, source, place));
+    if (has_member(sources, source)) C::Protocol::recycle(channel.line(source, spot));
   }
+}
+
+template <class C>
+__device__ __forceinline__ void take(const C& channel, Turn& turn, u32 sources, const Spot& spot, bool looks,
+                                     uint4 (&lines)[C::SIZE]) {
+  wait_for(channel, turn, sources, spot, looks, lines);
+  give_back(channel, sources, spot);
 }
 
 template <int WORDS>
@@ -290,29 +309,57 @@ __device__ __forceinline__ void load_units(u64 base, u64 start, const Span& span
   }
 }
 
-// Sums in rank order, this rank's own units at their place: the same bits on every rank. `start`: place of unit 0.
 template <class C>
-__device__ __forceinline__ void sum_up(const C& channel, Turn& turn, const Span& span, u64 start,
+__device__ __forceinline__ void find_spots(const C& channel, const Span& span, u64 start, Spot (&spots)[UNITS]) {
+#pragma unroll
+  for (int k = 0; k < UNITS; ++k) spots[k] = channel.spot(start + span.first + k * span.stride);
+}
+
+// Sums in rank order, this rank's own units at their place: the same bits on every rank. What was read is still to be
+// given back.
+template <class C>
+__device__ __forceinline__ void add_up(const C& channel, Turn& turn, const Span& span, const Spot (&spots)[UNITS],
                                        const Unit<C::WORDS> (&own)[UNITS], Sums<C::WORDS> (&sums)[UNITS]) {
   const u32 sources = all_but_own(channel);
   uint4 lines[UNITS][C::SIZE];
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
-    first_look(channel, unit < span.end ? sources : 0, start + unit, looks_first(unit, span.end), lines[k]);
+    first_look(channel, unit < span.end ? sources : 0, spots[k], looks_first(unit, span.end), lines[k]);
   }
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
-    const bool looks = looks_first(unit, span.end);
-    take(channel, turn, unit < span.end ? sources : 0, start + unit, looks, lines[k]);
+    wait_for(channel, turn, unit < span.end ? sources : 0, spots[k], looks_first(unit, span.end), lines[k]);
     if (unit >= span.end) continue;
-    sums[k].clear();
 #pragma unroll
     for (u32 source = 0; source < C::SIZE; ++source) {
-      sums[k].add(source == channel.own ? own[k] : C::Protocol::open(lines[k][source]));
+      const Unit<C::WORDS> unit_of_source = source == channel.own ? own[k] : C::Protocol::open(lines[k][source]);
+      if (source == 0) {
+        sums[k].set(unit_of_source);
+      } else {
+        sums[k].add(unit_of_source);
+      }
     }
   }
+}
+
+template <class C>
+__device__ __forceinline__ void give_back_all(const C& channel, const Span& span, const Spot (&spots)[UNITS]) {
+#pragma unroll
+  for (int k = 0; k < UNITS; ++k) {
+    if (span.first + k * span.stride < span.end) give_back(channel, all_but_own(channel), spots[k]);
+  }
+}
+
+// `start`: place of unit 0.
+template <class C>
+__device__ __forceinline__ void sum_up(const C& channel, Turn& turn, const Span& span, u64 start,
+                                       const Unit<C::WORDS> (&own)[UNITS], Sums<C::WORDS> (&sums)[UNITS]) {
+  Spot spots[UNITS];
+  find_spots(channel, span, start, spots);
+  add_up(channel, turn, span, spots, own, sums);
+  give_back_all(channel, span, spots);
 }
 
 // ---- one-shot: whole messages to everyone ----

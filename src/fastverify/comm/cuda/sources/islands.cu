@@ -63,7 +63,7 @@ __device__ __forceinline__ void add_islands(const C& pair, Turn& turn, const Par
     const bool looks = looks_first(unit, span.end);
 #pragma unroll
     for (int e = 0; e < ELEMENTS_PER_WORD; ++e) {
-      first_look(pair, unit < span.end ? BOTH : 0, partial_place(parts, e, unit), looks, lines[k][e]);
+      first_look(pair, unit < span.end ? BOTH : 0, pair.spot(partial_place(parts, e, unit)), looks, lines[k][e]);
     }
   }
 #pragma unroll
@@ -73,7 +73,7 @@ __device__ __forceinline__ void add_islands(const C& pair, Turn& turn, const Par
     sums[k].clear();
 #pragma unroll
     for (int e = 0; e < ELEMENTS_PER_WORD; ++e) {
-      take(pair, turn, unit < span.end ? BOTH : 0, partial_place(parts, e, unit), looks, lines[k][e]);
+      take(pair, turn, unit < span.end ? BOTH : 0, pair.spot(partial_place(parts, e, unit)), looks, lines[k][e]);
 #pragma unroll
       for (u32 island = 0; island < 2; ++island) sums[k].add_floats(e, C::Protocol::open(lines[k][e][island]));
     }

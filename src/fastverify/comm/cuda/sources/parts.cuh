@@ -103,13 +103,13 @@ __device__ __forceinline__ void collect(const C& channel, Turn& turn, const Part
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
     const bool looks = looks_first(unit, parts.units);
-    first_look(channel, others_with(channel, parts, unit), unit, looks, lines[k]);
+    first_look(channel, others_with(channel, parts, unit), channel.spot(unit), looks, lines[k]);
   }
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {
     const u64 unit = span.first + k * span.stride;
     const u32 sources = others_with(channel, parts, unit);
-    take(channel, turn, sources, unit, looks_first(unit, parts.units), lines[k]);
+    take(channel, turn, sources, channel.spot(unit), looks_first(unit, parts.units), lines[k]);
 #pragma unroll
     for (u32 source = 0; source < C::SIZE; ++source) {
       if (!has_member(sources, source)) continue;

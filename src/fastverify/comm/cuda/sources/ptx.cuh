@@ -37,6 +37,9 @@ __device__ __forceinline__ u32 load_acquire(u64 address) {
   return word;
 }
 
+// The compiler keeps the value in a register instead of working it out again where it is used.
+__device__ __forceinline__ void keep(u64& value) { asm volatile("" : "+l"(value)); }
+
 // ---- launches ----
 
 // The next kernel of the stream may take its place on the GPU now; it does nothing before this one has ended.
@@ -107,7 +110,8 @@ constexpr u32 CLUSTER = FV_CLUSTER;
 
 #define FV_CLUSTER_DIMS __cluster_dims__(FV_CLUSTER, 1, 1)
 
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Publishes nothing but mailboxes (publish_mailboxes).
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 

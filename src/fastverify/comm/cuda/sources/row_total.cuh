@@ -43,7 +43,7 @@ struct RowTotal {
   u32 block;  // of the cluster
   u32 round;
 
-  // Before anything else; what lies between this and the first offer hides the wait for the other blocks.
+  // Before anything else; what lies between this and `meet` hides the wait for the other blocks.
   __device__ __forceinline__ void open() {
 #if FV_CLUSTER > 1
     if (threadIdx.x == 0) {
@@ -55,13 +55,19 @@ struct RowTotal {
 #endif
   }
 
+  // The other blocks of the cluster run, so they may be offered something.
+  __device__ __forceinline__ void meet() {
+#if FV_CLUSTER > 1
+    cluster_wait();
+#endif
+  }
+
   template <class Kind>
   __device__ __forceinline__ void offer(float value) {
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, num_warps = blockDim.x / WARP, set = round % 2;
     value = combine_over_warp<Kind>(value);
     float* place = &memory.parts[set][block * num_warps + warp];
 #if FV_CLUSTER > 1
-    if (round == 0) cluster_wait();
     if (threadIdx.x == 0) expect_bytes(&memory.mailboxes[set], CLUSTER * num_warps * sizeof(float));
     if (lane < CLUSTER) put_into_block(place, &memory.mailboxes[set], lane, value);
 #else

@@ -103,6 +103,11 @@ struct Sums {
       for (int e = 0; e < ELEMENTS_PER_WORD; ++e) values[w][e] = 0.0f;
   }
 
+  __device__ __forceinline__ void set(const Unit<WORDS>& unit) {
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w) unpack(unit.words[w], values[w]);
+  }
+
   __device__ __forceinline__ void add(const Unit<WORDS>& unit) {
 #pragma unroll
     for (int w = 0; w < WORDS; ++w) {
