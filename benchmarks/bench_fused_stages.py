@@ -244,6 +244,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--replays", type=int, default=12)
     parser.add_argument("--out", type=Path, help="write the raw samples to this JSON file")
+    parser.add_argument("--commit", default="", help="what runs here, where there is no checkout")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU that torch sees")
@@ -259,7 +260,8 @@ def main() -> None:
             "cuda": torch.version.cuda,
             "calls_per_graph": CALLS_PER_GRAPH,
         }
-        write_record(arguments.out, question=__doc__.splitlines()[0], settings=settings, results=results)
+        question, commit = __doc__.splitlines()[0], arguments.commit
+        write_record(arguments.out, question=question, settings=settings, results=results, commit=commit)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from fastverify.cli import bench_gpu
 from fastverify.cli.bench_links import bench_links
-from fastverify.cli.bench_request import ITEM_BYTES, GpuRequest, Request, split_names
+from fastverify.cli.bench_request import GpuRequest, Request, split_names
 from fastverify.cli.console import err, out, print_json, print_text
 from fastverify.cli.exit_codes import ExitCode
 from fastverify.errors import ConfigError, EnvironmentMissingError
 from fastverify.hardware import read_machine
 from fastverify.model_config import read_model_config
-from fastverify.units import format_bytes, parse_bytes
+from fastverify.units import ITEM_BYTES, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from fastverify.comm.bench import BenchConfig, BenchResult, BenchRow

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from rich.progress import Progress
 from rich.table import Table
 
-from fastverify.cli.bench_request import ITEM_BYTES, GpuRequest, Request
+from fastverify.cli.bench_request import GpuRequest, Request
 from fastverify.cli.console import err, out, print_json, print_text
 from fastverify.errors import ConfigError, EnvironmentMissingError
 from fastverify.hardware import read_gpu_facts, read_machine
 from fastverify.model_config import message_bytes, read_model_config
-from fastverify.units import format_bytes, parse_bytes
+from fastverify.units import ITEM_BYTES, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from fastverify.comm.gpu_bench_advice import Advice, PassSize

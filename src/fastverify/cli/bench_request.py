@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fastverify.errors import ConfigError
 
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MODES = {"": ("graph",), "graph": ("graph",), "eager": ("eager",), "both": ("graph", "eager")}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastverify import bundled
-from fastverify.cli.bench import ITEM_BYTES, run_with_progress
+from fastverify.cli.bench import run_with_progress
 from fastverify.cli.console import err
 from fastverify.cli.tuning_progress import TuningProgress
 from fastverify.engine.config import EngineConfig
@@ -22,6 +22,7 @@ from fastverify.servers.server import Prompt, Setting
 from fastverify.tuning.all_reduce_table import AllReduceRow
 from fastverify.tuning.campaign import LEDGER_FILE, CampaignDocument
 from fastverify.tuning.tuner import Tuner
+from fastverify.units import ITEM_BYTES
 
 if TYPE_CHECKING:
     from fastverify.comm.bench import BenchConfig

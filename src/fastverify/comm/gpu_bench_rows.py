@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fastverify.errors import ConfigError
+from fastverify.units import ITEM_BYTES
 
 MODES = ("graph", "eager")
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 DEFAULT_SETTING = "default"
 # 1, 4, 12 and 16 rows of Kimi-K2.5 (hidden size 7168, bf16) among powers of two.
 DEFAULT_SIZES = tuple(sorted([*(4096 << shift for shift in range(11)), *(rows * 7168 * 2 for rows in (1, 4, 12, 16))]))
