@@ -12,6 +12,7 @@ from fastverify.comm.cuda.launch import (
     Protocol,
     Rule,
     candidate_launches,
+    cap_blocks,
     check_fits,
     choose_launch,
     fused_launch,
@@ -165,9 +166,44 @@ def test_candidates_are_a_handful_that_can_run(world_size: int, fabric: str, fus
             assert launch.algorithm in layout.algorithms(launch.protocol)
             assert launch.units <= max_units(world_size)
             assert fused or launch.threads <= 512
-            assert fused or launch.blocks <= num_batches(launch, num_bytes, world_size)
+            assert fused or launch.blocks <= num_batches(launch, num_bytes, world_size) * (1 + launch.is_split)
+            assert not launch.is_split or launch.blocks % 2 == 0
         if world_size > 2 and not fused:
             assert {launch.algorithm for launch in candidates} >= {Algorithm.ONE_SHOT, Algorithm.TWO_SHOT}
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_large_messages_through_host_memory_try_to_send_and_sum_in_different_blocks(world_size: int) -> None:
+    for num_bytes in (256 * 1024, 1 << 20):
+        assert any(launch.is_split for launch in candidate_launches("host", world_size, num_bytes, fused=False))
+    assert not any(launch.is_split for launch in candidate_launches("host", world_size, 57_344, fused=False))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"protocol": Protocol.SENTINEL}, {"blocks": 5}, {"algorithm": Algorithm.TWO_SHOT}],
+)
+def test_what_cannot_be_split_is_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="one-shot with flags and an even number of blocks"):
+        Launch(**{"protocol": Protocol.FLAGS, "blocks": 4, "threads": 256, "is_split": True, **fields})
+
+
+def test_a_split_launch_has_a_sender_and_a_reader_per_batch() -> None:
+    rules = (Rule(1 << 40, Launch(Protocol.FLAGS, 64, 256, is_split=True)),)
+    blocks = [choose_launch(rules, num_bytes, 2).blocks for num_bytes in (1, 4096, 4097, 1 << 20)]
+    assert blocks == [2, 2, 4, 64]
+
+
+def test_capped_rules_keep_whole_clusters_and_pairs() -> None:
+    launches = (
+        Launch(Protocol.LINES, 16, 64),
+        Launch(Protocol.SENTINEL, 128, 64),
+        Launch(Protocol.SENTINEL, 128, 64, cluster=8),
+        Launch(Protocol.FLAGS, 64, 64, is_split=True),
+    )
+    rules = tuple(Rule(i + 1, launch) for i, launch in enumerate(launches))
+    assert [rule.launch.blocks for rule in cap_blocks(rules, 21)] == [16, 21, 16, 20]
+    assert [rule.launch.blocks for rule in cap_blocks(rules, 1)] == [1, 1, 8, 2]
 
 
 def test_candidates_of_unknown_memory_are_refused() -> None:

@@ -49,6 +49,7 @@ class Launch:
     """Shape of one kernel. `units`: in flight per thread. `pause_ns`: sleep between two looks at what has not come.
 
     `has_scouts`: one thread per warp looks until its data is there, then all do (lines and sentinels over PCIe).
+    `is_split`: half of the blocks send and the other half sum (one-shot with flags).
     """
 
     protocol: Protocol
@@ -59,6 +60,7 @@ class Launch:
     cluster: int = 1
     algorithm: Algorithm = Algorithm.ONE_SHOT
     has_scouts: bool = False
+    is_split: bool = False
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.blocks % self.cluster:
@@ -70,6 +72,15 @@ class Launch:
             raise ConfigError(f"threads must be a multiple of {WARP} up to {limit}, got {self.threads}.")
         if self.algorithm is Algorithm.ISLANDS and self.protocol is Protocol.FLAGS:
             raise ConfigError("islands use lines or sentinels, got flags.")
+        if self.is_split and not self._can_be_split:
+            raise ConfigError(
+                f"what is split is one-shot with flags and an even number of blocks, got {self.algorithm.name}, "
+                f"{self.protocol.name} and {self.blocks}."
+            )
+
+    @property
+    def _can_be_split(self) -> bool:
+        return self.algorithm is Algorithm.ONE_SHOT and self.protocol is Protocol.FLAGS and self.blocks % 2 == 0
 
     @property
     def batch_bytes(self) -> int:
@@ -107,8 +118,18 @@ def choose_launch(rules: tuple[Rule, ...], num_bytes: int, world_size: int) -> L
 
 def trim(launch: Launch, num_bytes: int, world_size: int) -> Launch:
     """The launch without blocks that would have nothing to do."""
-    blocks = min(launch.blocks, num_batches(launch, num_bytes, world_size))
+    blocks = min(launch.blocks, num_batches(launch, num_bytes, world_size) * (2 if launch.is_split else 1))
     return launch if blocks == launch.blocks else replace(launch, blocks=blocks)
+
+
+def cap_blocks(rules: tuple[Rule, ...], max_blocks: int) -> tuple[Rule, ...]:
+    """The rules with no launch of more blocks than that, but at least of one cluster."""
+    capped = []
+    for rule in rules:
+        multiple = 2 if rule.launch.is_split else rule.launch.cluster
+        blocks = min(rule.launch.blocks, max(1, max_blocks // multiple) * multiple)
+        capped.append(replace(rule, launch=replace(rule.launch, blocks=blocks)))
+    return tuple(capped)
 
 
 def num_batches(launch: Launch, num_bytes: int, world_size: int) -> int:
@@ -156,7 +177,7 @@ def candidate_launches(fabric: str, world_size: int, num_bytes: int, *, fused: b
     """6 to 16 launches worth measuring, without twins, in the same order everywhere.
 
     Algorithms that the world size does not allow are absent. A fused launch gets the threads that its rows need when it
-    is used (rank.py). Arbitrary: shapes around those that won on one H200.
+    is used (rank.py). Arbitrary: shapes around those that won on two H200.
     """
     if fabric not in ("push", "host"):
         raise ConfigError(f"memory is push or host, got {fabric!r}.")
@@ -170,13 +191,14 @@ def _push_shapes(world_size: int, num_bytes: int) -> list[Launch]:
     found = []
     if num_bytes <= 64 * _KB:
         found += [Launch(Protocol.LINES, *shape) for shape in ((64, 64), (32, 128), (64, 256))]
-    if num_bytes <= 512 * _KB:
-        found += [Launch(Protocol.SENTINEL, *shape) for shape in ((64, 64), (64, 128), (64, 256), (64, 512))]
-        if num_bytes > 64 * _KB:
-            found += [Launch(Protocol.SENTINEL, *shape) for shape in ((128, 128, 1), (64, 256, 2), (32, 256, 1))]
+        found += [Launch(Protocol.SENTINEL, *shape) for shape in ((64, 64), (64, 128), (64, 256))]
+    elif num_bytes <= 512 * _KB:
+        shapes = ((256, 64), (64, 128), (128, 128), (32, 256), (64, 256), (128, 256), (64, 512))
+        found += [Launch(Protocol.SENTINEL, *shape) for shape in shapes]
     else:
-        shapes = ((64, 512, 1), (64, 512, 2), (128, 256, 2), (128, 512, 1), (128, 512, 2), (128, 256, 4))
-        found += [Launch(Protocol.SENTINEL, *shape) for shape in shapes if shape[2] <= max_units(world_size)]
+        wide = ((64, 512), (128, 512), (256, 256), (256, 512), (512, 256))
+        found += [Launch(Protocol.SENTINEL, *shape) for shape in wide]
+        found.append(Launch(Protocol.SENTINEL, 128, 512, units=2))
     return found + _parted_shapes(Algorithm.TWO_SHOT, world_size, num_bytes) + _island_shapes(world_size, num_bytes)
 
 
@@ -200,18 +222,19 @@ def _host_shapes(world_size: int, num_bytes: int) -> list[Launch]:
     if num_bytes > 256 * _KB:
         shapes = _large_host_shapes()
     algorithms = [Algorithm.ONE_SHOT] if world_size == 2 else [Algorithm.ONE_SHOT, Algorithm.TWO_SHOT]
-    return [replace(shape, algorithm=algorithm) for algorithm in algorithms for shape in shapes]
+    found = [replace(shape, algorithm=algorithm) for algorithm in algorithms for shape in shapes]
+    return found + _split_shapes(num_bytes)
 
 
 def _small_host_shapes() -> list[Launch]:
     return [
-        Launch(Protocol.LINES, 64, 128),
         Launch(Protocol.LINES, 64, 64, pause_ns=100),
+        Launch(Protocol.LINES, 64, 128),
+        Launch(Protocol.LINES, 64, 256),
         Launch(Protocol.SENTINEL, 64, 128),
         Launch(Protocol.SENTINEL, 64, 128, pause_ns=100),
         Launch(Protocol.SENTINEL, 64, 32, pause_ns=100),
         Launch(Protocol.SENTINEL, 64, 128, has_scouts=True),
-        Launch(Protocol.FLAGS, 64, 128),
     ]
 
 
@@ -220,36 +243,47 @@ def _middle_host_shapes() -> list[Launch]:
         Launch(Protocol.LINES, 64, 256, has_scouts=True),
         Launch(Protocol.SENTINEL, 64, 128, pause_ns=100),
         Launch(Protocol.SENTINEL, 32, 128, units=2),
-        Launch(Protocol.SENTINEL, 64, 256, has_scouts=True),
+        Launch(Protocol.SENTINEL, 64, 256, pause_ns=100),
         Launch(Protocol.SENTINEL, 128, 128, has_scouts=True),
-        Launch(Protocol.FLAGS, 64, 256),
         Launch(Protocol.FLAGS, 128, 128),
-        Launch(Protocol.FLAGS, 32, 512, units=2, pause_ns=100),
     ]
 
 
 def _large_host_shapes() -> list[Launch]:
     return [
-        Launch(Protocol.SENTINEL, 128, 256, has_scouts=True),
         Launch(Protocol.FLAGS, 64, 256),
         Launch(Protocol.FLAGS, 128, 256),
-        Launch(Protocol.FLAGS, 32, 512, pause_ns=100),
         Launch(Protocol.FLAGS, 64, 512),
-        Launch(Protocol.FLAGS, 16, 512, units=2),
         Launch(Protocol.FLAGS, 32, 512, units=2, pause_ns=100),
     ]
 
 
+def _split_shapes(num_bytes: int) -> list[Launch]:
+    """Half of the blocks send: 64 to 256 KB are on their way at once, since PCIe takes 100 KB per round trip."""
+    if num_bytes < 128 * _KB:
+        return []
+    shapes = [(64, 128, 1), (64, 256, 1)]
+    if num_bytes > 256 * _KB:
+        shapes = [(128, 128, 1), (64, 256, 1), (128, 256, 1), (32, 512, 1), (64, 512, 1), (64, 256, 2)]
+    return [Launch(Protocol.FLAGS, *shape, is_split=True) for shape in shapes]
+
+
 def _fused_shapes(fabric: str, num_bytes: int) -> list[Launch]:
-    pauses = (0, 200) if fabric == "host" else (0,)
-    found = [
-        Launch(Protocol.SENTINEL, blocks, 256, pause_ns=pause, cluster=cluster)
-        for cluster in (2, 4, 8)
-        for blocks in ((64, 128) if fabric == "push" else (64,))
-        for pause in pauses
-    ]
     if fabric == "host":
-        found += [Launch(Protocol.SENTINEL, 64, 256, cluster=cluster, has_scouts=True) for cluster in (4, 8)]
-    elif num_bytes <= 64 * _KB:
-        found += [Launch(Protocol.LINES, 64, 256, cluster=cluster) for cluster in (4, 8)]
+        return _fused_host_shapes()
+    shapes = [(1, 64), (2, 128), (4, 64), (4, 128), (8, 64), (8, 128)]  # clusters, blocks
+    if num_bytes > 224 * _KB:
+        # As many rows at a time as fit the GPU: a second row of the same cluster costs a round trip.
+        shapes = [(1, 128), (1, 264), (2, 128), (2, 256), (2, 384), (4, 128), (4, 256), (4, 512)]
+    found = [Launch(Protocol.SENTINEL, blocks, 256, cluster=cluster) for cluster, blocks in shapes]
+    if num_bytes <= 64 * _KB:
+        found += [Launch(Protocol.LINES, 128, 256, cluster=cluster) for cluster in (4, 8)]
+    return found
+
+
+def _fused_host_shapes() -> list[Launch]:
+    shapes = ((2, 64), (2, 128), (4, 64), (4, 128), (8, 64))  # clusters, blocks
+    found = [Launch(Protocol.SENTINEL, blocks, 256, cluster=cluster) for cluster, blocks in shapes]
+    found.append(Launch(Protocol.SENTINEL, 64, 256, pause_ns=200, cluster=4))
+    found.append(Launch(Protocol.SENTINEL, 128, 256, cluster=4, has_scouts=True))
     return found

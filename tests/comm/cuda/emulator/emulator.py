@@ -147,7 +147,8 @@ def _copy_sources(folder: Path, edits: tuple[Edit, ...]) -> None:
         text = source.read_text()
         for edit in edits:
             if edit.file == source.name:
-                assert text.count(edit.old) == 1, f"{edit.old!r} is {text.count(edit.old)} times in {source.name}"
+                if text.count(edit.old) != 1:  # no AssertionError, which a test of mistakes would take for a success
+                    raise ValueError(f"{edit.old!r} must be once in {source.name}, is {text.count(edit.old)} times")
                 text = text.replace(edit.old, edit.new)
         (folder / source.name).write_text(_SHARED_VARIABLE.sub(_SHARED_REFERENCE, text))
 
@@ -155,4 +156,5 @@ def _copy_sources(folder: Path, edits: tuple[Edit, ...]) -> None:
 def _compile(sources: Sequence[Path], target: Path, options: Sequence[str] = ()) -> None:
     command = ["g++", *COMPILER_OPTIONS, *options, *map(str, sources), "-o", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr[:2000]}"
+    if done.returncode != 0:
+        raise ValueError(f"{' '.join(command)}\n{done.stderr[:2000]}")

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from fastverify.comm.cuda.call import Call, ControlFields, StatusFields, make_call
-from fastverify.comm.cuda.kernels import FUNCTIONS, make_spec
-from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol
+from fastverify.comm.cuda.kernels import FUNCTIONS, make_spec, source_of
+from fastverify.comm.cuda.launch import Launch, Protocol
 from fastverify.comm.cuda.push import fill_inbox
 from fastverify.comm.cuda.workspace import Layout
 from tests.comm.cuda.emulator.emulator import Edit, Emulator, Machine
 
 # A word of this many bytes arrives whole: what inbox.cuh asks of the hardware.
 WORD_BYTES = {Protocol.LINES: 8, Protocol.SENTINEL: 4, Protocol.FLAGS: 4}
-SOURCES = {Algorithm.ONE_SHOT: "all_reduce", Algorithm.TWO_SHOT: "two_shot", Algorithm.ISLANDS: "islands"}
 
 
 class EmulatedRanks:
@@ -47,11 +46,12 @@ class EmulatedRanks:
             fill_inbox(inbox, self.layout)
             self.machine.claim(rank, "the inbox", inbox.data_ptr(), inbox.numel())
 
-    def all_reduce(self, inputs: list[torch.Tensor], launch: Launch) -> list[torch.Tensor]:
-        """Outputs, which hold their sums after `run`."""
-        outputs = [torch.full_like(x, float("nan")) for x in inputs]
+    def all_reduce(self, inputs: list[torch.Tensor], launch: Launch, *, in_place: bool = False) -> list[torch.Tensor]:
+        """Outputs, which hold their sums after `run`. In place: copies of the inputs are both."""
+        outputs = [x.clone() if in_place else torch.full_like(x, float("nan")) for x in inputs]
+        inputs = outputs if in_place else inputs
         calls = [self._make_call(rank, launch, x, out) for rank, (x, out) in enumerate(_pairs(inputs, outputs))]
-        self._start(SOURCES[launch.algorithm], SOURCES[launch.algorithm], launch, inputs[0].dtype, calls)
+        self._start(source_of(launch), source_of(launch), launch, inputs[0].dtype, calls)
         return outputs
 
     def all_gather(self, inputs: list[torch.Tensor], launch: Launch) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ MISTAKES = {
     "one slot": (list(Protocol), Edit("call.cuh", "epoch & 1u", "epoch & 0u")),
     "nothing is emptied": (
         [Protocol.SENTINEL],
-        Edit("inbox.cuh", "store_line(address, make_uint4(EMPTY, EMPTY, EMPTY, EMPTY));", ""),
+        Edit("inbox.cuh", "{ store_line(address, nothing()); }", "{}"),
     ),
     "an epoch that stands still": (
         [Protocol.LINES, Protocol.FLAGS],
