@@ -1,7 +1,7 @@
 """Inboxes in GPU memory: a rank writes straight into the memory that its peer polls.
 
-Regime: ranks that reach each other's memory, on one GPU or over NVLink or PCIe. The tables hold for two ranks on one
-H200; for more ranks they are a guess until the chooser has measured.
+Regime: ranks that reach each other's memory, on one GPU or over NVLink or PCIe. The tables hold for two H200 over
+NVLink; for more ranks they are a guess until the chooser has measured.
 """
 
 from __future__ import annotations
@@ -14,15 +14,21 @@ from fastverify.comm.cuda.workspace import Layout, default_max_bytes
 
 _KB = 1024
 _EVERYTHING = 1 << 40
-# Measured: benchmarks/results/all_reduce_gpu_tune_h200_2026-11.json, NVIDIA H200, 2026-11. Above 1 MB: a guess.
+# Measured: benchmarks/results/all_reduce_gpu_tune_h200x2_2026-11.json, two NVIDIA H200 over NVLink, 2026-11.
 _TWO_RANKS = (
     Rule(8 * _KB, Launch(Protocol.LINES, 16, 256)),
-    Rule(256 * _KB, Launch(Protocol.SENTINEL, 64, 256)),
+    Rule(16 * _KB, Launch(Protocol.SENTINEL, 64, 256)),
+    Rule(256 * _KB, Launch(Protocol.SENTINEL, 128, 128)),
     Rule(512 * _KB, Launch(Protocol.SENTINEL, 64, 512)),
-    Rule(1024 * _KB, Launch(Protocol.SENTINEL, 64, 512, units=2)),
-    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 128, 512, units=2)),
+    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 128, 512)),
 )
-_FUSED = (Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 64, 256, cluster=4)),)
+# Measured there, but for the last rule: a guess from 128 blocks, whose second row took three microseconds more.
+_FUSED = (
+    Rule(32 * _KB, Launch(Protocol.LINES, 128, 256, cluster=8)),
+    Rule(256 * _KB, Launch(Protocol.SENTINEL, 128, 256, cluster=4)),
+    Rule(512 * _KB, Launch(Protocol.SENTINEL, 128, 256, cluster=2)),
+    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 384, 256, cluster=2)),
+)
 # Sentinels would change bits that are no numbers.
 _GATHER = (Rule(128 * _KB, Launch(Protocol.LINES, 32, 256)), Rule(_EVERYTHING, Launch(Protocol.FLAGS, 64, 512)))
 

@@ -14,8 +14,8 @@ import torch
 
 from fastverify.comm.cuda import host, push
 from fastverify.comm.cuda.kernels import KernelSet, kernel_set
-from fastverify.comm.cuda.launch import Launch, check_fits
-from fastverify.comm.cuda.rank import CudaRank
+from fastverify.comm.cuda.launch import Launch, cap_blocks, check_fits
+from fastverify.comm.cuda.rank import CudaRank, Fabric
 from fastverify.comm.cuda.workspace import Layout
 
 FabricName = Literal["push", "host"]
@@ -48,7 +48,7 @@ class VirtualRanks:
         ]
         addresses = [inbox.data_ptr() for inbox in self._inboxes]
         self._capture_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self.fabric = push.push_fabric() if fabric == "push" else host.host_fabric(world_size=world_size)
+        self.fabric = self._fit(push.push_fabric() if fabric == "push" else host.host_fabric(world_size=world_size))
         self.ranks = [
             CudaRank(
                 rank,
@@ -63,6 +63,17 @@ class VirtualRanks:
             for rank in range(world_size)
         ]
         torch.cuda.synchronize(self.device)
+
+    def _fit(self, fabric: Fabric) -> Fabric:
+        """The tables are for a GPU per rank. One block per multiprocessor has room, whatever its size (check_fits)."""
+        num_multiprocessors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        max_blocks = (num_multiprocessors - 1) // (2 * (self.layout.world_size - 1))
+        return Fabric(
+            fabric.name,
+            cap_blocks(fabric.rules, max_blocks),
+            cap_blocks(fabric.fused_rules, max_blocks),
+            cap_blocks(fabric.gather_rules, max_blocks),
+        )
 
     def check_fits(self, launch: Launch, dtype: torch.dtype = torch.bfloat16, *, fused: bool = False) -> None:
         """Raises ConfigError where the ranks' kernels might wait for each other for ever, for want of room."""
