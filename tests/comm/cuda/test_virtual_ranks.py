@@ -179,6 +179,74 @@ def test_in_place_with_the_chosen_launch(fabric: str) -> None:
             check_sums(inputs, outputs)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize(("world_size", "units"), [(2, 1), (2, 2), (3, 1), (4, 2)])
+def test_split_in_place_while_one_rank_is_late(fabric: str, world_size: int, units: int, dtype: torch.dtype) -> None:
+    """Blocks that sum overwrite what blocks that send have to have read."""
+    launch = Launch(Protocol.FLAGS, 8, 128, units, is_split=True)
+    torch.cuda._sleep(1)
+    with open_ranks(world_size, fabric, max_bytes=1 << 19) as virtual:
+        virtual.check_fits(launch, dtype)
+        for seed, size in enumerate([*SIZES, *reversed(SIZES)]):
+            inputs = make_inputs(world_size, (size,), dtype, seed)
+            outputs = [x.clone() for x in inputs]
+
+            def work(rank: CudaRank) -> None:
+                if rank.rank == seed % world_size:  # noqa: B023
+                    torch.cuda._sleep(100_000)
+                rank.all_reduce(outputs[rank.rank], launch=launch)  # noqa: B023
+
+            virtual.run(work)
+            virtual.check()
+            expected = add_in_order(inputs, Algorithm.ONE_SHOT)
+            assert all(torch.equal(output, expected) for output in outputs)
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_split_calls_of_one_graph_replayed(fabric: str) -> None:
+    """In place, on small integers, so that a wrong sum of any of the calls shows in the last."""
+    launch = Launch(Protocol.FLAGS, 16, 256, is_split=True)
+    bank = [torch.randint(-2, 3, (60_001,), device="cuda").bfloat16() for _ in range(2)]
+    xs = [x.clone() for x in bank]
+    wrong = [torch.zeros((), dtype=torch.int64, device="cuda") for _ in bank]
+
+    def work(rank: CudaRank, calls: bool = True) -> None:
+        i = rank.rank
+        xs[i].copy_(bank[i])
+        for _ in range(4 if calls else 0):
+            rank.all_reduce(xs[i], launch=launch)
+        wrong[i].add_((xs[i] != (bank[0] + bank[1]) * 8).sum())
+
+    with open_ranks(2, fabric) as virtual:
+        virtual.check_fits(launch)
+        # Kernels are loaded on first use, which must not happen while a rank waits for another.
+        virtual.run(lambda rank: work(rank, calls=False))
+        torch.cuda.synchronize()
+        check_bits(virtual, launch, 60_001, torch.bfloat16, 0)
+        for count in wrong:
+            count.zero_()
+        graph = virtual.capture(work)
+        for _ in range(3000):
+            graph.replay()
+        virtual.check()
+        torch.cuda.synchronize()
+        assert [int(count) for count in wrong] == [0, 0]
+
+
+def test_a_rank_that_leaves_a_split_call_keeps_its_input() -> None:
+    x = torch.ones(100_000, dtype=torch.bfloat16, device="cuda")
+    with VirtualRanks(2, "host", spin_bound_cycles=0) as virtual:
+        rank = virtual.ranks[0]
+        with torch.cuda.stream(rank.stream):
+            rank.all_reduce(x, launch=Launch(Protocol.FLAGS, 8, 128, is_split=True))
+        assert not rank.stream.query()
+        rank.abort()
+        with pytest.raises(CommTimeoutError, match="rank 0 was told to leave while it waited for rank 1 in epoch 1 "):
+            rank.check()
+        assert x.eq(1).all()
+
+
 @pytest.mark.parametrize("value", [-0.0, float("nan"), float("inf")])
 def test_bits_that_look_like_nothing(value: float) -> None:
     """The sentinel's own bits, minus zero and infinity arrive as what they are."""
