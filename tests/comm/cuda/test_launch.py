@@ -167,7 +167,6 @@ def test_candidates_are_a_handful_that_can_run(world_size: int, fabric: str, fus
             assert launch.units <= max_units(world_size)
             assert fused or launch.threads <= 512
             assert fused or launch.blocks <= num_batches(launch, num_bytes, world_size) * (1 + launch.is_split)
-            assert not launch.is_split or launch.blocks % 2 == 0
         if world_size > 2 and not fused:
             assert {launch.algorithm for launch in candidates} >= {Algorithm.ONE_SHOT, Algorithm.TWO_SHOT}
 
@@ -181,17 +180,17 @@ def test_large_messages_through_host_memory_try_to_send_and_sum_in_different_blo
 
 @pytest.mark.parametrize(
     "fields",
-    [{"protocol": Protocol.SENTINEL}, {"blocks": 5}, {"algorithm": Algorithm.TWO_SHOT}],
+    [{"protocol": Protocol.SENTINEL}, {"senders": 4}, {"algorithm": Algorithm.TWO_SHOT}],
 )
 def test_what_cannot_be_split_is_refused(fields: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="one-shot with flags and an even number of blocks"):
-        Launch(**{"protocol": Protocol.FLAGS, "blocks": 4, "threads": 256, "is_split": True, **fields})
+    with pytest.raises(ConfigError, match="only one-shot with flags has senders, and fewer than blocks"):
+        Launch(**{"protocol": Protocol.FLAGS, "blocks": 4, "threads": 256, "senders": 1, **fields})
 
 
 def test_a_split_launch_has_a_sender_and_a_reader_per_batch() -> None:
-    rules = (Rule(1 << 40, Launch(Protocol.FLAGS, 64, 256, is_split=True)),)
-    blocks = [choose_launch(rules, num_bytes, 2).blocks for num_bytes in (1, 4096, 4097, 1 << 20)]
-    assert blocks == [2, 2, 4, 64]
+    rules = (Rule(1 << 40, Launch(Protocol.FLAGS, 48, 256, senders=16)),)
+    launches = [choose_launch(rules, num_bytes, 2) for num_bytes in (1, 4096, 4097, 20 * 4096, 1 << 20)]
+    assert [(launch.senders, launch.blocks) for launch in launches] == [(1, 2), (1, 2), (2, 4), (16, 36), (16, 48)]
 
 
 def test_capped_rules_keep_whole_clusters_and_pairs() -> None:
@@ -199,10 +198,11 @@ def test_capped_rules_keep_whole_clusters_and_pairs() -> None:
         Launch(Protocol.LINES, 16, 64),
         Launch(Protocol.SENTINEL, 128, 64),
         Launch(Protocol.SENTINEL, 128, 64, cluster=8),
-        Launch(Protocol.FLAGS, 64, 64, is_split=True),
+        Launch(Protocol.FLAGS, 60, 64, senders=20),
     )
     rules = tuple(Rule(i + 1, launch) for i, launch in enumerate(launches))
-    assert [rule.launch.blocks for rule in cap_blocks(rules, 21)] == [16, 21, 16, 20]
+    assert [rule.launch.blocks for rule in cap_blocks(rules, 21)] == [16, 21, 16, 21]
+    assert [rule.launch.senders for rule in cap_blocks(rules, 21)] == [0, 0, 0, 7]
     assert [rule.launch.blocks for rule in cap_blocks(rules, 1)] == [1, 1, 8, 2]
 
 

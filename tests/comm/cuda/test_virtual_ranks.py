@@ -184,7 +184,7 @@ def test_in_place_with_the_chosen_launch(fabric: str) -> None:
 @pytest.mark.parametrize(("world_size", "units"), [(2, 1), (2, 2), (3, 1), (4, 2)])
 def test_split_in_place_while_one_rank_is_late(fabric: str, world_size: int, units: int, dtype: torch.dtype) -> None:
     """Blocks that sum overwrite what blocks that send have to have read."""
-    launch = Launch(Protocol.FLAGS, 8, 128, units, is_split=True)
+    launch = Launch(Protocol.FLAGS, 8, 128, units, senders=3)
     torch.cuda._sleep(1)
     with open_ranks(world_size, fabric, max_bytes=1 << 19) as virtual:
         virtual.check_fits(launch, dtype)
@@ -206,7 +206,7 @@ def test_split_in_place_while_one_rank_is_late(fabric: str, world_size: int, uni
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_split_calls_of_one_graph_replayed(fabric: str) -> None:
     """In place, on small integers, so that a wrong sum of any of the calls shows in the last."""
-    launch = Launch(Protocol.FLAGS, 16, 256, is_split=True)
+    launch = Launch(Protocol.FLAGS, 16, 256, senders=6)
     bank = [torch.randint(-2, 3, (60_001,), device="cuda").bfloat16() for _ in range(2)]
     xs = [x.clone() for x in bank]
     wrong = [torch.zeros((), dtype=torch.int64, device="cuda") for _ in bank]
@@ -239,7 +239,7 @@ def test_a_rank_that_leaves_a_split_call_keeps_its_input() -> None:
     with VirtualRanks(2, "host", spin_bound_cycles=0) as virtual:
         rank = virtual.ranks[0]
         with torch.cuda.stream(rank.stream):
-            rank.all_reduce(x, launch=Launch(Protocol.FLAGS, 8, 128, is_split=True))
+            rank.all_reduce(x, launch=Launch(Protocol.FLAGS, 8, 128, senders=3))
         assert not rank.stream.query()
         rank.abort()
         with pytest.raises(CommTimeoutError, match="rank 0 was told to leave while it waited for rank 1 in epoch 1 "):

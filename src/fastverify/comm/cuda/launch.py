@@ -6,8 +6,10 @@ what is worth measuring on another machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from math import log
 
 from fastverify.errors import ConfigError, ShapeError
 
@@ -49,7 +51,7 @@ class Launch:
     """Shape of one kernel. `units`: in flight per thread. `pause_ns`: sleep between two looks at what has not come.
 
     `has_scouts`: one thread per warp looks until its data is there, then all do (lines and sentinels over PCIe).
-    `is_split`: half of the blocks send and the other half sum (one-shot with flags).
+    `senders`: so many of the blocks only send and the others only sum; 0: all do both (one-shot with flags).
     """
 
     protocol: Protocol
@@ -60,7 +62,7 @@ class Launch:
     cluster: int = 1
     algorithm: Algorithm = Algorithm.ONE_SHOT
     has_scouts: bool = False
-    is_split: bool = False
+    senders: int = 0
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.blocks % self.cluster:
@@ -74,13 +76,18 @@ class Launch:
             raise ConfigError("islands use lines or sentinels, got flags.")
         if self.is_split and not self._can_be_split:
             raise ConfigError(
-                f"what is split is one-shot with flags and an even number of blocks, got {self.algorithm.name}, "
-                f"{self.protocol.name} and {self.blocks}."
+                f"only one-shot with flags has senders, and fewer than blocks, got {self.senders} of {self.blocks} in "
+                f"{self.algorithm.name}, {self.protocol.name}."
             )
 
     @property
+    def is_split(self) -> bool:
+        """Whether blocks either send or sum."""
+        return self.senders > 0
+
+    @property
     def _can_be_split(self) -> bool:
-        return self.algorithm is Algorithm.ONE_SHOT and self.protocol is Protocol.FLAGS and self.blocks % 2 == 0
+        return self.algorithm is Algorithm.ONE_SHOT and self.protocol is Protocol.FLAGS and self.senders < self.blocks
 
     @property
     def batch_bytes(self) -> int:
@@ -100,15 +107,32 @@ def max_threads(units: int) -> int:
 
 @dataclass(frozen=True)
 class Rule:
-    """`launch` serves messages of up to `max_bytes`."""
+    """`launch` serves messages of up to `max_bytes`. `row_bytes`: in fused ones, of rows of this size; 0 is any."""
 
     max_bytes: int
     launch: Launch
+    row_bytes: int = 0
 
 
 def find_rule(rules: tuple[Rule, ...], num_bytes: int) -> Launch:
     """The first rule that reaches, the last one for anything larger."""
     return next((rule for rule in rules if num_bytes <= rule.max_bytes), rules[-1]).launch
+
+
+def find_fused_rule(rules: tuple[Rule, ...], num_rows: int, row_bytes: int) -> Launch:
+    """Of the rules for the nearest size of a row, the first that reaches so many rows.
+
+    What a launch costs goes by rows: a cluster takes one at a time.
+    """
+    nearest = nearest_row_bytes((rule.row_bytes for rule in rules), row_bytes)
+    alike = tuple(rule for rule in rules if rule.row_bytes == nearest)
+    return find_rule(alike, num_rows * (nearest or row_bytes))
+
+
+def nearest_row_bytes(known: Iterable[int], row_bytes: int) -> int:
+    """The known size of a row that is nearest by ratio; 0 where none is known but 0, which stands for any."""
+    sizes = sorted({size for size in known if size})
+    return min(sizes, key=lambda size: abs(log(size / row_bytes)), default=0)
 
 
 def choose_launch(rules: tuple[Rule, ...], num_bytes: int, world_size: int) -> Launch:
@@ -118,18 +142,22 @@ def choose_launch(rules: tuple[Rule, ...], num_bytes: int, world_size: int) -> L
 
 def trim(launch: Launch, num_bytes: int, world_size: int) -> Launch:
     """The launch without blocks that would have nothing to do."""
-    blocks = min(launch.blocks, num_batches(launch, num_bytes, world_size) * (2 if launch.is_split else 1))
-    return launch if blocks == launch.blocks else replace(launch, blocks=blocks)
+    batches = num_batches(launch, num_bytes, world_size)
+    senders = min(launch.senders, batches)
+    blocks = senders + min(launch.blocks - launch.senders, batches)
+    return launch if blocks == launch.blocks else replace(launch, blocks=blocks, senders=senders)
 
 
 def cap_blocks(rules: tuple[Rule, ...], max_blocks: int) -> tuple[Rule, ...]:
-    """The rules with no launch of more blocks than that, but at least of one cluster."""
-    capped = []
-    for rule in rules:
-        multiple = 2 if rule.launch.is_split else rule.launch.cluster
-        blocks = min(rule.launch.blocks, max(1, max_blocks // multiple) * multiple)
-        capped.append(replace(rule, launch=replace(rule.launch, blocks=blocks)))
-    return tuple(capped)
+    """The rules with no launch of more blocks than that, but at least of one cluster or two kinds of blocks."""
+    return tuple(replace(rule, launch=_cap_launch(rule.launch, max_blocks)) for rule in rules)
+
+
+def _cap_launch(launch: Launch, max_blocks: int) -> Launch:
+    if launch.is_split:
+        blocks = min(launch.blocks, max(2, max_blocks))
+        return replace(launch, blocks=blocks, senders=max(1, launch.senders * blocks // launch.blocks))
+    return replace(launch, blocks=min(launch.blocks, max(1, max_blocks // launch.cluster) * launch.cluster))
 
 
 def num_batches(launch: Launch, num_bytes: int, world_size: int) -> int:
@@ -259,13 +287,16 @@ def _large_host_shapes() -> list[Launch]:
 
 
 def _split_shapes(num_bytes: int) -> list[Launch]:
-    """Half of the blocks send: 64 to 256 KB are on their way at once, since PCIe takes 100 KB per round trip."""
+    """64 to 256 KB on their way in each direction: PCIe takes 100 KB per round trip, and what waits comes late."""
     if num_bytes < 128 * _KB:
         return []
-    shapes = [(64, 128, 1), (64, 256, 1)]
+    shapes = [(32, 64, 128, 1), (32, 64, 256, 1)]  # senders, blocks, threads, units
     if num_bytes > 256 * _KB:
-        shapes = [(128, 128, 1), (64, 256, 1), (128, 256, 1), (32, 512, 1), (64, 512, 1), (64, 256, 2)]
-    return [Launch(Protocol.FLAGS, *shape, is_split=True) for shape in shapes]
+        shapes = [(32, 64, 256, 1), (32, 96, 256, 1), (64, 128, 256, 1), (64, 192, 128, 1)]
+        shapes += [(16, 48, 512, 1), (32, 64, 512, 1), (32, 64, 256, 2)]
+    return [
+        Launch(Protocol.FLAGS, blocks, threads, units, senders=senders) for senders, blocks, threads, units in shapes
+    ]
 
 
 def _fused_shapes(fabric: str, num_bytes: int) -> list[Launch]:

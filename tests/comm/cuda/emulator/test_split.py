@@ -36,8 +36,8 @@ def random_launch(schedule: random.Random, kinds: list[tuple[Algorithm, Protocol
     """Split for about half of the calls."""
     threads = schedule.choice([32, 64])
     if schedule.random() < 0.5:
-        blocks, units = schedule.choice([2, 4, 6]), schedule.choice([1, 2])
-        return Launch(Protocol.FLAGS, blocks, threads, units, is_split=True)
+        senders, readers, units = schedule.randint(1, 3), schedule.randint(1, 3), schedule.choice([1, 2])
+        return Launch(Protocol.FLAGS, senders + readers, threads, units, senders=senders)
     algorithm, protocol = schedule.choice(kinds)
     return Launch(protocol, schedule.randint(1, 3), threads, algorithm=algorithm)
 
@@ -106,7 +106,7 @@ def run_with_an_aborted_rank(emulator: Emulator, seed: int, edits: tuple[Edit, .
     ranks = EmulatedRanks(emulator, [40, 1], seed, max_bytes=MAX_BYTES, edits=edits)
     ranks.statuses[0].abort = 1
     inputs = make_inputs(2, 1024, torch.bfloat16, seed)
-    outputs = ranks.all_reduce(inputs, Launch(Protocol.FLAGS, 4, 32, is_split=True), in_place=True)
+    outputs = ranks.all_reduce(inputs, Launch(Protocol.FLAGS, 4, 32, senders=2), in_place=True)
     ranks.run(20_000_000)
     assert ranks.statuses[0].code == 2
     return torch.equal(outputs[1], add_in_rank_order(inputs))
@@ -128,7 +128,7 @@ def test_a_rank_that_leaves_but_writes_would_send_what_it_wrote(emulator: Emulat
 def test_a_rank_that_waits_in_vain_keeps_its_input(emulator: Emulator) -> None:
     ranks = EmulatedRanks(emulator, [1, 1], 0, absent=[1], spin_bound=300_000)
     inputs = make_inputs(2, 1000, torch.bfloat16, 0)
-    outputs = ranks.all_reduce(inputs, Launch(Protocol.FLAGS, 4, 32, is_split=True), in_place=True)
+    outputs = ranks.all_reduce(inputs, Launch(Protocol.FLAGS, 4, 32, senders=2), in_place=True)
     ranks.run()
     assert (ranks.statuses[0].code, ranks.statuses[0].peer, ranks.statuses[0].epoch) == (1, 1, 1)
     assert torch.equal(outputs[0], inputs[0])

@@ -1,4 +1,4 @@
-// One-shot all-reduce in which half of the blocks only send and the other half only sum. For host memory and messages of
+// One-shot all-reduce in which some of the blocks only send and the others only sum. For host memory and messages of
 // many batches: a flag costs its sender a fence of two microseconds and its reader a round trip over PCIe. A block that
 // does both in turn (all_reduce.cu) has them in series, and all blocks then send together and read together. Here they
 // overlap, and PCIe carries both directions at once.
@@ -69,17 +69,17 @@ __device__ __forceinline__ void sum_batches(const C& channel, Turn& turn, u64 fi
   }
 }
 
-// The number of blocks is even (launch.py).
 template <class Boxes>
 __device__ __forceinline__ void all_reduce_split(const Call& call) {
   Turn turn = begin_turn(call);
   const auto channel = open_channel<FlagProtocol, Boxes>(call, turn, FIRST);
-  const u64 num_units = count_units<FlagProtocol::WORDS>(call.num_bytes), num_senders = gridDim.x / 2;
+  const u64 num_units = count_units<FlagProtocol::WORDS>(call.num_bytes);
+  const u64 num_senders = min(static_cast<u64>(call.num_senders), count_batches(num_units));  // as launch.py trims
   retire_epoch(call, turn);
   if (blockIdx.x < num_senders) {
     send_batches(channel, turn, blockIdx.x, num_senders, num_units);
   } else {
-    sum_batches(channel, turn, blockIdx.x - num_senders, num_senders, num_units);
+    sum_batches(channel, turn, blockIdx.x - num_senders, gridDim.x - num_senders, num_units);
   }
   end_turn(call, turn);
 }
