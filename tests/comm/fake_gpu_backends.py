@@ -7,8 +7,10 @@ those of gpu_backends.py, since that is what rules and reports speak of.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from random import Random
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from fastverify.comm.gpu_backends import GpuBackendSpec
 from fastverify.comm.group import Group
 from fastverify.comm.shm import ShmBackend
 from fastverify.errors import EnvironmentMissingError, UnsupportedError
+from tests.comm.bench_fakes import CpuGraph
 
 KB = 1024
 
@@ -41,31 +44,34 @@ def open_transport(group: Group) -> ShmBackend:
     return ShmBackend(group)
 
 
-class ClockTimer:
-    """Runs chains at once and reads the clock; rank 1 is slower than rank 0."""
+class ClockDevice:
+    """Reads the clock; rank 1 is slower than rank 0, and one replay in ten takes a hundred times as long."""
+
+    device = torch.device("cpu")
 
     def __init__(self, rank: int) -> None:
         self._factor = 1.0 + 0.5 * rank
+        self._random = Random(rank)
 
-    def run(self, call: Callable[[], object]) -> None:
-        call()
+    def use(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
-    def capture(self, call: Callable[[], object], num_calls: int) -> Callable[[], None]:
-        def replay() -> None:
-            for _ in range(num_calls):
-                call()
+    def synchronize(self) -> None:
+        pass
 
-        return replay
+    def capture(self, call: Callable[[], object], num_calls: int) -> CpuGraph:
+        return CpuGraph(call, num_calls)
 
-    def time(
-        self, graph: Callable[[], None], num_calls: int, replays: int, prepare: Callable[[], object]
+    def time_graph(
+        self, graph: CpuGraph, num_calls: int, num_samples: int, prepare: Callable[[], object], align: object
     ) -> list[float]:
         samples_us = []
-        for _ in range(replays):
+        for _ in range(num_samples):
             prepare()
             start_us = CLOCK.now_us
-            graph()
-            samples_us.append((CLOCK.now_us - start_us) / num_calls * self._factor)
+            graph.replay()
+            late = 100.0 if self._random.random() < 0.1 else 1.0
+            samples_us.append((CLOCK.now_us - start_us) / num_calls * self._factor * late)
         return samples_us
 
 
@@ -105,6 +111,17 @@ class FakeLibrary:
         CLOCK.closed.append(self.name)
 
 
+class FakeOutOfPlace(FakeLibrary):
+    """In place it copies the answer back, which takes another 5 us."""
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        CLOCK.now_us += 5.0
+        return super().all_reduce(x)
+
+    def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return super().all_reduce(out.copy_(x))
+
+
 class FakeRank:
     """As CudaRank where the chooser meets it."""
 
@@ -113,17 +130,23 @@ class FakeRank:
         self.rules: tuple[Rule, ...] = ()
         self.fused_rules: tuple[Rule, ...] = ()
 
-    def all_reduce(self, x: torch.Tensor, launch: Launch) -> torch.Tensor:
+    def all_reduce(self, x: torch.Tensor, out: torch.Tensor, launch: Launch) -> torch.Tensor:
         CLOCK.now_us += launch_us(launch, x.nbytes)
-        return self._transport.all_reduce(x)
+        return self._transport.all_reduce(out.copy_(x))
 
     def all_reduce_residual_rmsnorm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, launch: Launch
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        out: torch.Tensor,
+        launch: Launch,
     ) -> torch.Tensor:
         if launch.cluster == 2:
             raise UnsupportedError("this GPU has no clusters of 2")  # on every rank alike: the others may go on
         CLOCK.now_us += launch_us(launch, x.nbytes) + 0.05
-        return self._transport.all_reduce_residual_rmsnorm(x, residual, weight, eps)
+        return self._transport.all_reduce_residual_rmsnorm(out.copy_(x), residual, weight, eps)
 
     def set_rules(self, rules: tuple[Rule, ...], fused_rules: tuple[Rule, ...]) -> None:
         self.rules, self.fused_rules = rules, fused_rules
@@ -155,6 +178,9 @@ class FakePush:
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return self._transport.all_reduce(x)
+
+    def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return self._transport.all_reduce(out.copy_(x))
 
     def all_reduce_residual_rmsnorm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
@@ -200,6 +226,8 @@ def create(group: Group, name: str) -> Any:
         "vllm": (0.5, 0.0, lambda x: x.add_(0.5)),  # the fastest, and wrong
         "symm_mem_multimem": (8.0, 0.003, lambda x: x),
     }[name]
+    if name == "symm_mem_multimem":
+        return FakeOutOfPlace(group, name, base_us, us_per_kb, change)
     return FakeLibrary(group, name, base_us, us_per_kb, change)
 
 

@@ -211,6 +211,7 @@ def test_a_setting_that_means_nothing_to_this_nccl_starts_no_process(monkeypatch
     ("changes", "rule"),
     [
         ({"sizes": ()}, "at least one size"),
+        ({"sizes": (8192, 4096), "hidden_size": 4096}, "whole rows of 8192 bytes"),
         ({"sizes": (7,)}, r"whole elements of bfloat16.*\[7\]"),
         ({"world_size": 1}, "2 to 64 ranks"),
         ({"iterations": 2}, "3 or more iterations"),
@@ -233,10 +234,12 @@ def test_names_are_resolved_or_refused_with_the_list() -> None:
 
 
 def test_rows_of_the_norm_are_whole() -> None:
-    assert CONFIG.row_elements(14336) == 7168
-    assert CONFIG.row_elements(8192) == 4096
-    assert CONFIG.row_elements(6) == 1
-    assert dataclasses.replace(CONFIG, hidden_size=320).row_elements(6400) == 320
+    assert CONFIG.shape(14336) == (1, 7168)
+    assert CONFIG.shape(57344) == (4, 7168), "the widest row that fits"
+    assert CONFIG.shape(8192) == (1, 4096)
+    assert CONFIG.shape(6) == (3, 1)
+    assert dataclasses.replace(CONFIG, sizes=(6400,), hidden_size=320).shape(6400) == (10, 320)
+    assert dataclasses.replace(CONFIG, sizes=(57344,), hidden_size=4096).shape(57344) == (7, 4096)
 
 
 def test_case_keys_go_through_a_pipe_unchanged() -> None:

@@ -8,6 +8,7 @@ import torch
 from fastverify.comm.auto import AutoBackend
 from fastverify.comm.cuda.launch import Algorithm, Protocol
 from fastverify.comm.gpu_chooser import GpuChooser, Shapes
+from fastverify.comm.gpu_table import Row
 from fastverify.comm.group import Group, create_group
 from fastverify.errors import EnvironmentMissingError
 from tests.comm import fake_gpu_backends as fakes
@@ -20,8 +21,8 @@ EVERYONE = ("push", "push_two_shot", "nccl", "nccl_window", "vllm", "flashinfer"
 
 
 def make_chooser(group: Group, folder: str, names: tuple[str, ...] = EVERYONE) -> GpuChooser:
-    timer = fakes.ClockTimer(group.rank)
-    return GpuChooser(group, specs=fakes.make_specs(*names), timer=timer, shapes=SHAPES, folder=Path(folder))
+    device = fakes.ClockDevice(group.rank)
+    return GpuChooser(group, specs=fakes.make_specs(*names), device=device, shapes=SHAPES, folder=Path(folder))
 
 
 def test_a_whole_choice_is_right_and_alike_on_every_rank(tmp_path: Path) -> None:
@@ -34,6 +35,7 @@ def choose_all(rank: int, world_size: int, rendezvous: str, folder: str) -> list
     backend, choice = make_chooser(group, folder).choose_auto()
     check_reasons(choice.table.unable, {row.backend: row.reason for row in choice.table.rows if not row.correct})
     check_plan(backend, choice)
+    check_samples(choice.table.rows)
     check_calls(backend, rank)
     check_kept_file(group, folder, choice)
     return [choice.backend, choice.reason, choice.table]
@@ -49,7 +51,7 @@ def check_reasons(unable: dict[str, str], failed: dict[str, str]) -> None:
 
 def check_plan(backend: Any, choice: Any) -> None:
     plan = choice.plan
-    assert backend.name == choice.backend == "auto(push+symm_mem_multimem)"
+    assert backend.name == choice.backend == "auto(push+symm_mem_multimem)", choice.reason
     assert "push up to 64 KB, then symm_mem_multimem" in choice.reason
     assert "measured in" in choice.reason
     small, large = plan.find("all_reduce", 4 * KB)[0], plan.find("all_reduce", 256 * KB)[0]
@@ -65,6 +67,15 @@ def check_plan(backend: Any, choice: Any) -> None:
     assert rules[-1].launch.algorithm is Algorithm.TWO_SHOT, "ours keeps its best launch where it does not win"
     assert fakes.CLOCK.opened.count("push") == 1, "push and push_two_shot share one workspace"
     assert {"nccl", "vllm", "flashinfer"} <= set(fakes.CLOCK.closed), "what is not needed does not stay"
+
+
+def check_samples(rows: tuple[Row, ...]) -> None:
+    """A library counts in the style that suits it; replays that were disturbed change no time, and are told of."""
+    assert {row.out_of_place for row in rows if row.backend == "symm_mem_multimem"} == {False, True}
+    assert any("twice the median" in row.remark for row in rows)
+    timed = [row for row in rows if row.latency_us is not None]
+    assert all(row.is_quick or row.latency_us < 50 for row in timed)
+    assert all((row.iqr_us is None) == row.is_quick for row in timed)
 
 
 def fakes_of(backend: AutoBackend) -> dict[str, Any]:

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
-from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol
+from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol, find_fused_rule
 from fastverify.comm.gpu_measure import find_finalists
-from fastverify.comm.gpu_plan import Plan, is_hopeless, make_plan, own_name
-from fastverify.comm.gpu_table import Accuracy, Op, Row
+from fastverify.comm.gpu_plan import is_hopeless, make_plan
+from fastverify.comm.gpu_table import NORM, Accuracy, Op, Row
 
 KB = 1024
 LINES = Launch(Protocol.LINES, 16, 256)
@@ -20,9 +22,10 @@ def row(
     accuracy: Accuracy = "contract",
     op: Op = "all_reduce",
     separate_norm: bool = False,
+    row_bytes: int = 0,
 ) -> Row:
     launch = launch or LAUNCHES.get(backend)
-    return Row(backend, launch, op, num_bytes, "bfloat16", accuracy, 0, separate_norm, latency_us)
+    return Row(backend, launch, op, num_bytes, "bfloat16", accuracy, row_bytes, separate_norm, True, latency_us)
 
 
 def winner(rows: list[Row], num_bytes: int = 8 * KB, op: Op = "all_reduce") -> tuple[str, Launch | None]:
@@ -138,7 +141,37 @@ def test_more_replays_go_to_the_close_ones_and_to_the_best_of_each_backend() -> 
     assert find_finalists([]) == set()
 
 
-def test_names_follow_memory_and_algorithm() -> None:
-    assert [own_name("push", launch) for launch in (LINES, TWO_SHOT)] == ["push", "push_two_shot"]
-    assert own_name("host", TWO_SHOT) == "host_two_shot"
-    assert Plan({}).winners("all_reduce") == ()
+def norm(num_rows: int, row_bytes: int, us: float, launch: Launch = SENTINEL, *, separate: bool = False) -> Row:
+    return row("push", num_rows * row_bytes, us, launch, op=NORM, separate_norm=separate, row_bytes=row_bytes)
+
+
+def test_norms_go_by_rows_of_the_nearest_size() -> None:
+    """128 KB are 16 narrow rows or 9 wide ones; the launch that is best for few rows is wrong for many."""
+    narrow, wide = 8192, 14_336
+    few, many = replace(SENTINEL, blocks=128, cluster=8), replace(SENTINEL, blocks=128, cluster=2)
+    rows = [
+        *(norm(4, size, us, few) for size, us in ((narrow, 3.5), (wide, 3.6))),
+        *(norm(16, size, us, many) for size, us in ((narrow, 3.9), (wide, 4.2))),
+        *(norm(64, size, us, many) for size, us in ((narrow, 5.0), (wide, 9.9))),
+        norm(64, wide, 9.0, many, separate=True),
+    ]
+    plan = make_plan(rows)
+    found = {
+        (num_rows, row_bytes): plan.find(NORM, num_rows * row_bytes, row_bytes)[0]
+        for num_rows in (1, 4, 5, 16, 17, 64, 1000)
+        for row_bytes in (1024, narrow, wide, 1 << 20)
+    }
+    assert all(pick.launch == (few if num_rows <= 4 else many) for (num_rows, _), pick in found.items())
+    separate = {key for key, pick in found.items() if pick.separate_norm}
+    assert separate == {(num_rows, row_bytes) for num_rows in (17, 64, 1000) for row_bytes in (wide, 1 << 20)}
+    rules = plan.launch_rules("push", NORM)
+    for (num_rows, row_bytes), pick in found.items():
+        assert find_fused_rule(rules, num_rows, row_bytes) == pick.launch
+
+
+def test_the_best_of_a_few_replays_does_not_beat_a_median() -> None:
+    lucky = replace(row("push", 8 * KB, 1.9, LINES), is_quick=True)
+    rows = [lucky, row("push", 8 * KB, 2.0), replace(row("host", 8 * KB, 9.0), is_quick=True)]
+    assert winner(rows) == ("push", SENTINEL)
+    plan = make_plan(rows)
+    assert [rule.launch for rule in plan.launch_rules("host", "all_reduce")] == [SENTINEL], "it has nothing else"

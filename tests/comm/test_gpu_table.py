@@ -13,14 +13,14 @@ from fastverify.comm.gpu_key import (
     read_setting_files,
     read_software,
 )
-from fastverify.comm.gpu_table import Row, Table, read_table, table_path, write_table
+from fastverify.comm.gpu_table import NORM, Row, Table, read_table, table_path, write_table
 from fastverify.errors import ConfigError
 
 LAUNCH = Launch(Protocol.SENTINEL, 64, 256, units=2, pause_ns=100)
 TABLE = Table(
     (
         Row("push", LAUNCH, "all_reduce", 4096, "bfloat16", "contract", latency_us=2.5),
-        Row("nccl", None, "all_reduce_residual_rmsnorm", 14336, "bfloat16", "rounded", 14336, True, 11.25),
+        Row("nccl", None, NORM, 14336, "bfloat16", "rounded", 14336, True, False, 11.25, 0.5, remark="wide spread"),
         Row("vllm", None, "all_gather", 4096, "bfloat16", "none", reason='it said "no"'),
     ),
     {"mscclpp": "the package mscclpp cannot be imported"},
@@ -48,7 +48,7 @@ def test_another_key_is_another_file(tmp_path: Path) -> None:
     ("old", "new", "reason"),
     [
         ("}", "", "JSON"),
-        ('"schema_version": 1', '"schema_version": 2', "schema_version must be 1, got 2"),
+        ('"schema_version": 2', '"schema_version": 1', "schema_version must be 2, got 1"),
         ("NVIDIA H200", "NVIDIA H100", "this machine"),
         ('"SENTINEL"', '"SENTRY"', "SENTRY"),
         ('"op": "all_reduce"', '"op": "all_sum"', "all_sum"),

@@ -1,7 +1,15 @@
 import pytest
 import torch
 
-from fastverify.comm.gpu_timing import capture, chain_factor, num_safe_calls, time_replays, timing_stream
+from fastverify.comm.gpu_timing import (
+    capture,
+    chain_factor,
+    num_safe_calls,
+    slowest_rank,
+    summarise,
+    time_replays,
+    timing_stream,
+)
 from fastverify.errors import ConfigError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -27,6 +35,17 @@ def test_the_chain_factor_is_exact_for_powers_of_two(dtype: torch.dtype, world_s
     for _ in range(num_calls - 1):
         x = (x.float() * world_size).to(dtype)
     assert torch.equal(x, (first.float() * chain_factor(num_calls, world_size)).to(dtype))
+
+
+def test_samples_in_short_leave_nothing_out() -> None:
+    assert slowest_rank([[1.0, 5.0, 2.0], [3.0, 4.0, 2.5]]) == [3.0, 5.0, 2.5]
+    calm = summarise([2.0, 2.1, 2.2, 2.1, 2.0])
+    assert (calm.median_us, calm.remark) == (2.1, "")
+    disturbed = summarise([2.0, 2.1, 2.2, 350.0, 2.0])
+    assert disturbed.median_us == 2.1
+    assert "1 of 5 samples more than twice the median, the worst 350.0" in disturbed.remark
+    assert "IQR" in summarise([2.0, 2.0, 2.0, 3.0, 3.0, 3.0]).remark, "two levels"
+    assert summarise([2.0] * 99 + [350.0]).remark == "", "one in a hundred is no news"
 
 
 def test_numbers_that_cannot_be_are_refused() -> None:

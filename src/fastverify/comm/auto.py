@@ -14,10 +14,12 @@ import torch
 from fastverify.comm.backend import AllReduceBackend, OutOfPlaceBackend, Support
 from fastverify.comm.gpu_candidates import holder_of
 from fastverify.comm.gpu_plan import Pick, Plan
+from fastverify.comm.gpu_table import NORM
 from fastverify.comm.rmsnorm import add_residual_quick_norm_
 from fastverify.errors import UnsupportedError
 
 _Key = tuple[int, torch.dtype]
+_NormKey = tuple[int, int, torch.dtype]
 
 
 class AutoBackend:
@@ -26,11 +28,11 @@ class AutoBackend:
     def __init__(self, backends: Mapping[str, AllReduceBackend], plan: Plan) -> None:
         self._backends = dict(backends)
         self._plan = plan
-        winners = (*plan.winners("all_reduce"), *plan.winners("all_reduce_residual_rmsnorm"))
+        winners = (*plan.winners("all_reduce"), *plan.winners(NORM))
         used = [name for name in dict.fromkeys(winners) if holder_of(name) in self._backends]
         self.name = f"auto({'+'.join(used or self._backends)})"
         self._sums: dict[_Key, AllReduceBackend] = {}
-        self._norms: dict[_Key, AllReduceBackend | None] = {}
+        self._norms: dict[_NormKey, AllReduceBackend | None] = {}
         self._gathers: dict[int, AllReduceBackend] = {}
 
     def can_run(self, num_elements: int, dtype: torch.dtype) -> Support:
@@ -63,7 +65,7 @@ class AutoBackend:
         """As `all_reduce_residual_rmsnorm`, the norm written into `out` and returned; `x` stays."""
         backend = self._norm_backend(x)
         if backend is None:
-            return out.copy_(add_residual_quick_norm_(self.all_reduce_out(x, out), residual, weight, eps))
+            return add_residual_quick_norm_(self.all_reduce_out(x, out), residual, weight, eps, out)
         if isinstance(backend, OutOfPlaceBackend):
             return backend.all_reduce_residual_rmsnorm_out(x, residual, weight, eps, out)
         return out.copy_(backend.all_reduce_residual_rmsnorm(out.copy_(x), residual, weight, eps))
@@ -99,13 +101,13 @@ class AutoBackend:
 
     def _norm_backend(self, x: torch.Tensor) -> AllReduceBackend | None:
         """Whose fused operation is planned, or None for the planned sum and then the norm."""
-        key = (x.numel(), x.dtype)
+        key = (x.numel(), x.shape[-1], x.dtype)
         if key not in self._norms:
             self._norms[key] = self._find_norm(x)
         return self._norms[key]
 
     def _find_norm(self, x: torch.Tensor) -> AllReduceBackend | None:
-        for pick in self._plan.find("all_reduce_residual_rmsnorm", x.nbytes):
+        for pick in self._plan.find(NORM, x.nbytes, x.shape[-1] * x.element_size()):
             backend = self._backends.get(holder_of(pick.backend))
             if pick.separate_norm:
                 return None

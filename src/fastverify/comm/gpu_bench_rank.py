@@ -17,23 +17,24 @@ from typing import Any
 import torch
 
 from fastverify.comm.backend import Support
+from fastverify.comm.cuda.launch import Launch
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.gpu_backends import find_gpu_backend
-from fastverify.comm.gpu_bench import (
-    OURS,
-    Inputs,
-    Operation,
-    SlotPool,
-    check_chain,
-    check_once,
-    find_styles,
-    graph_calls,
-    make_inputs,
-    make_step,
-)
-from fastverify.comm.gpu_bench_device import BenchDevice, CudaDevice
 from fastverify.comm.gpu_bench_rows import CaseKey, GpuBenchConfig, Prepared
-from fastverify.comm.gpu_launches import find_candidate, launch_text, picked_launch_text
+from fastverify.comm.gpu_case import (
+    DTYPES,
+    Inputs,
+    count_calls,
+    digest,
+    is_chain_right,
+    judge,
+    make_inputs,
+    may_be_used,
+)
+from fastverify.comm.gpu_device import BenchDevice, CudaDevice
+from fastverify.comm.gpu_launches import OWN_BACKENDS, find_candidate, launch_text, picked_launch_text
+from fastverify.comm.gpu_steps import AUTO, Operation, SlotPool, Way, find_styles, make_step
+from fastverify.comm.gpu_table import Accuracy
 from fastverify.comm.group import Group, close_group, create_group
 from fastverify.comm.nccl_failure import check_server_calls
 from fastverify.errors import UnsupportedError
@@ -86,9 +87,11 @@ class GpuRank:
             close_group(group)
             return support
         with self._gpu.use():
-            self._backends[name] = (group, _create(group, name))
+            backend, summary = _create(group, name)
+            self._backends[name] = (group, backend)
             self._gpu.synchronize()
-        return Support(True, _describe(self._backends[name][1], name))
+        is_either = name not in OWN_BACKENDS and hasattr(backend, "all_reduce_out")
+        return Support(True, f"{summary}; {_EITHER_STYLE}" if is_either else summary)
 
     def prepare(self, key: CaseKey) -> Prepared:
         """Check one call, capture the graph, check what it leaves."""
@@ -102,8 +105,8 @@ class GpuRank:
         known_fallbacks = dict(getattr(backend, "fallbacks", {}))
         with self._gpu.use():
             tried = [
-                self._set_up(key, Operation(make_step(backend, key, inputs.weight, style, launch), pool), inputs)
-                for style in find_styles(backend, key)
+                self._set_up(key, Operation(make_step(backend, way, inputs.weight), pool, key.op), inputs)
+                for way in list_ways(backend, key, launch)
             ]
             self._cases[key] = case = self._faster(tried)
         text = launch_text(launch) if launch else _launch_text(backend, key, inputs, known_fallbacks)
@@ -168,9 +171,9 @@ class GpuRank:
         return create_group(self._rank, self._config.world_size, rendezvous, device=self._gpu.device)
 
     def _find_support(self, group: Group, name: str) -> Support:
-        if self._gpu.shared and name not in OURS:
+        if self._gpu.shared and name not in OWN_BACKENDS:
             return Support(False, f"{self._config.world_size} ranks share fewer GPUs; it needs one per rank")
-        if name == "auto":
+        if name == AUTO:
             return Support(True)
         return find_gpu_backend(name).find_support(group)
 
@@ -183,15 +186,17 @@ class GpuRank:
     def _open_size(self, num_bytes: int) -> tuple[Inputs, SlotPool]:
         if self._at_size is None or self._at_size[0] != num_bytes:
             self._at_size = None
-            inputs = make_inputs(self._config, num_bytes, self._gpu.device)
+            config, dtype = self._config, DTYPES[self._config.dtype]
+            inputs = make_inputs(config.shape(num_bytes), config.world_size, dtype, self._gpu.device)
             num_slots = self._graph_calls() if self._config.cold_l2 else 1
             self._at_size = (num_bytes, inputs, SlotPool(inputs.residual, num_slots))
             self._gpu.synchronize()  # it was made on another stream than it will be used on
         return self._at_size[1:]
 
     def _graph_calls(self) -> int:
-        num_calls = graph_calls(self._config)
-        return min(num_calls, _CALLS_ON_A_SHARED_GPU) if self._gpu.shared else num_calls
+        config = self._config
+        limit = min(config.calls, _CALLS_ON_A_SHARED_GPU) if self._gpu.shared else config.calls
+        return count_calls(limit, DTYPES[config.dtype], config.world_size)
 
     def _refill(self, case: _Case) -> Callable[[], None]:
         """What must come before every sample: the inputs as they were, and where asked for nothing in the L2 cache."""
@@ -212,32 +217,42 @@ class GpuRank:
         operation, inputs = case.operation, case.inputs
         operation.rewind()
         operation.pool.fill(inputs.random[self._rank], inputs.residual)
-        output = operation.call()
-        slot = operation.pool.slots[0]
-        correct = check_once(key, slot, output, inputs, self._config.world_size)
-        return self._same_bits([output, slot.residual]) and correct
+        operation.call()
+        correct = may_be_used(judge(operation, inputs), key.backend, inputs.world_size)
+        return self._same_bits([operation.outputs[0], operation.pool.slots[0].residual]) and correct
 
     def _check_graph(self, key: CaseKey, case: _Case) -> bool:
         assert case.graph is not None
         operation, inputs = case.operation, case.inputs
         operation.pool.fill(inputs.integers[self._rank], inputs.residual)
         case.graph.replay()
-        correct = check_chain(key, operation, inputs, self._config.world_size, case.num_calls)
+        accuracy: Accuracy = "contract" if key.backend in OWN_BACKENDS else "rounded"
+        correct = is_chain_right(operation, inputs, case.num_calls, accuracy)
         return self._same_bits([operation.outputs[-1], operation.pool.slots[-1].residual]) and correct
 
     def _same_bits(self, tensors: list[torch.Tensor]) -> bool:
         """Whether every rank holds these bits. A collective: every rank must come here, whatever it found before."""
-        gathered = [self._gloo.all_gather(tensor.cpu().reshape(-1).view(torch.uint8)) for tensor in tensors]
-        return all(bool((parts == parts[0]).all()) for parts in gathered)
+        digests = self._gloo.all_gather(torch.tensor([digest(tensors)]))
+        return bool((digests == digests[0]).all())
 
 
-def _create(group: Group, name: str) -> Any:
-    if name == "auto":
-        return import_module("fastverify.comm.gpu_chooser").choose_gpu(group, "auto")[0]
-    backend = find_gpu_backend(name).create(group)
+def list_ways(backend: Any, key: CaseKey, launch: Launch | None) -> list[Way]:
+    """In place, out of place, or both, of which the faster one counts. Rivals of our own kernels norm their own way."""
+    rounds_once = key.backend not in OWN_BACKENDS
+    styles = find_styles(backend, key.backend, key.op, separate_norm=key.separate)
+    return [Way(key.backend, key.op, launch, key.separate, out_of_place, rounds_once) for out_of_place in styles]
+
+
+def _create(group: Group, name: str) -> tuple[Any, str]:
+    """The backend, and what it is in a few words."""
+    if name == AUTO:
+        backend, choice = import_module("fastverify.comm.gpu_chooser").choose_gpu(group, AUTO)
+        return backend, f"what the chooser picks at each size: {choice.reason}"
+    spec = find_gpu_backend(name)
+    backend = spec.create(group)
     if name == "nccl" and group.device.type == "cuda":
         _require_server_calls(backend, group.device)
-    return backend
+    return backend, spec.summary
 
 
 def _require_server_calls(backend: Any, device: torch.device) -> None:
@@ -256,9 +271,3 @@ def _launch_text(backend: Any, key: CaseKey, inputs: Inputs, known_fallbacks: di
         if count > known_fallbacks.get(reason, 0):
             return f"fell back: {reason}"
     return picked_launch_text(backend, key, inputs.residual.shape[0], inputs.weight.nbytes)
-
-
-def _describe(backend: Any, name: str) -> str:
-    """What it is in a few words, and how it is called."""
-    summary = "what the chooser picks at each size" if name == "auto" else find_gpu_backend(name).summary
-    return summary if name in OURS or not hasattr(backend, "all_reduce_out") else f"{summary}; {_EITHER_STYLE}"

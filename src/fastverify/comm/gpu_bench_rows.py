@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from fastverify.comm.gpu_table import NORM, Op
 from fastverify.errors import ConfigError
 from fastverify.units import ITEM_BYTES
 
@@ -16,6 +17,7 @@ MODES = ("graph", "eager")
 DEFAULT_SETTING = "default"
 # 1, 4, 12 and 16 rows of Kimi-K2.5 (hidden size 7168, bf16) among powers of two.
 DEFAULT_SIZES = tuple(sorted([*(4096 << shift for shift in range(11)), *(rows * 7168 * 2 for rows in (1, 4, 12, 16))]))
+_BESIDE_THE_TABLE = ("samples_us", "is_candidate", "remark")
 # Rows of the fused norm where no model is given: the widest that the size holds whole rows of.
 _HIDDEN_SIZES = (7168, 4096, 2048, 1024, 512)
 
@@ -55,6 +57,9 @@ class GpuBenchConfig:
         wrong = [num_bytes for num_bytes in self.sizes if num_bytes < 1 or num_bytes % self.itemsize]
         if wrong or not self.sizes:
             raise ConfigError(f"sizes are whole elements of {self.dtype}, at least one size, got {wrong or 'none'}.")
+        row_bytes = self.hidden_size * self.itemsize
+        if row_bytes and any(num_bytes % row_bytes for num_bytes in self.sizes):
+            raise ConfigError(f"sizes are whole rows of {row_bytes} bytes with this hidden size, got {self.sizes}.")
         if not self.backends:
             raise ConfigError("give at least one backend.")
 
@@ -63,11 +68,17 @@ class GpuBenchConfig:
         """Bytes of one element."""
         return ITEM_BYTES[self.dtype]
 
-    def row_elements(self, num_bytes: int) -> int:
-        """Elements of one row of the fused norm at this size."""
+    def shape(self, num_bytes: int) -> tuple[int, int]:
+        """Rows, and elements of one row of the fused norm, at this size."""
+        row_elements = self._row_elements(num_bytes)
+        return num_bytes // self.itemsize // row_elements, row_elements
+
+    def _row_elements(self, num_bytes: int) -> int:
         num_elements = num_bytes // self.itemsize
-        for hidden_size in (self.hidden_size, *_HIDDEN_SIZES):
-            if hidden_size and num_elements % hidden_size == 0:
+        if self.hidden_size:
+            return self.hidden_size
+        for hidden_size in _HIDDEN_SIZES:
+            if num_elements % hidden_size == 0:
                 return hidden_size
         return math.gcd(num_elements, 512)
 
@@ -85,6 +96,11 @@ class CaseKey:
     mode: str
     candidate: int | None = None
     separate: bool = False
+
+    @property
+    def op(self) -> Op:
+        """The operation as the chooser's table names it."""
+        return NORM if self.fused else "all_reduce"
 
     @property
     def row_backend(self) -> str:
@@ -122,6 +138,7 @@ class GpuBenchRow:
     reason: str | None = None
     samples_us: tuple[float, ...] = field(default=(), repr=False)
     is_candidate: bool = False
+    remark: str | None = None
 
     @property
     def way(self) -> str:
@@ -129,8 +146,8 @@ class GpuBenchRow:
         return way_name(self.backend, self.setting)
 
     def to_dict(self) -> dict[str, object]:
-        """The row without its samples."""
-        return {name: value for name, value in vars(self).items() if name not in ("samples_us", "is_candidate")}
+        """The row without its samples and what is said beside the table."""
+        return {name: value for name, value in vars(self).items() if name not in _BESIDE_THE_TABLE}
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,13 @@ from fastverify.comm.gpu_bench_rows import (
     way_name,
 )
 from fastverify.comm.gpu_bench_virtual import VIRTUAL_BACKENDS, VirtualBench
-from fastverify.comm.gpu_launches import list_candidates
+from fastverify.comm.gpu_launches import list_launches
+from fastverify.comm.gpu_steps import AUTO
+from fastverify.comm.gpu_timing import summarise
 from fastverify.comm.nccl_settings import NCCL_SETTINGS, explain_failure, find_correction
 from fastverify.errors import ConfigError, EnvironmentMissingError
+from fastverify.units import format_bytes
 
-AUTO = "auto"
 ALL_BACKENDS = (*GPU_BACKENDS, AUTO)
 ALL_SETTINGS = tuple(NCCL_SETTINGS)
 # What a fused kernel is compared with, beside the libraries: its own sum, then torch's norm.
@@ -91,7 +93,8 @@ def run_gpu_bench(
         on_progress(done, len(config.sizes), rows)
     finally:
         runs.close()
-    return GpuBenchResult(tuple(rows), runs.setups(), empty_us, _remarks(config, done))
+    remarks = (*_remarks(config, done), *_row_remarks(rows))
+    return GpuBenchResult(tuple(rows), runs.setups(), empty_us, remarks)
 
 
 def plan_lanes(config: GpuBenchConfig) -> list[LanePlan]:
@@ -195,7 +198,7 @@ def _keys(config: GpuBenchConfig, run: LaneRun, num_bytes: int, fused: bool, mod
         if fused and name in SEPARATE_TOO:
             keys.append(CaseKey(name, num_bytes, fused, mode, separate=True))
         if config.tune and mode == "graph":
-            tried = list_candidates(name, config.world_size, num_bytes, fused=fused)
+            tried = list_launches(name, config.world_size, num_bytes, fused=fused)
             keys += [CaseKey(name, num_bytes, fused, mode, number) for number in range(len(tried))]
     return keys
 
@@ -215,15 +218,16 @@ def _row(config: GpuBenchConfig, case: Case) -> GpuBenchRow:
     if reason is not None or len(case.samples_us) < 2:
         reason = reason or "no sample was taken"
         return GpuBenchRow(*head, case.num_calls, reason=reason, is_candidate=key.candidate is not None)
-    lower_us, median_us, upper_us = statistics.quantiles(case.samples_us, n=4)
+    spread = summarise(case.samples_us)
     return GpuBenchRow(
         *head,
         case.num_calls,
-        median_us=round(median_us, 3),
-        iqr_us=round(upper_us - lower_us, 3),
+        median_us=spread.median_us,
+        iqr_us=spread.iqr_us,
         correct=case.correct,
         samples_us=tuple(case.samples_us),
         is_candidate=key.candidate is not None,
+        remark=spread.remark or None,
     )
 
 
@@ -245,6 +249,16 @@ def _remarks(config: GpuBenchConfig, num_done: int) -> tuple[str, ...]:
     if num_done < len(config.sizes):
         remarks.append(f"out of time after {num_done} of {len(config.sizes)} sizes")
     return tuple(remarks)
+
+
+def _row_remarks(rows: Sequence[GpuBenchRow]) -> list[str]:
+    """Times whose samples lie far apart."""
+    return [
+        f"{row.way}{f' [{row.launch}]' if row.is_candidate else ''}, {'fused' if row.fused else 'sum'} of "
+        f"{format_bytes(row.num_bytes)} ({row.mode}): {row.remark}"
+        for row in rows
+        if row.remark
+    ]
 
 
 def require_gpus(config: GpuBenchConfig) -> None:

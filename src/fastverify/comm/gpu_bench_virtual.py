@@ -7,7 +7,6 @@ can take part, since each wants a process and a GPU per rank.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -16,28 +15,26 @@ from fastverify.comm.cuda.launch import Launch, Protocol
 from fastverify.comm.cuda.rank import CudaRank
 from fastverify.comm.cuda.virtual_ranks import VirtualRanks
 from fastverify.comm.gpu_backends import find_gpu_backend
-from fastverify.comm.gpu_bench import (
-    Inputs,
-    Operation,
-    SlotPool,
-    Style,
-    check_chain,
-    check_once,
-    graph_calls,
-    make_inputs,
-    make_step,
-)
-from fastverify.comm.gpu_bench_device import CudaDevice
 from fastverify.comm.gpu_bench_rows import CaseKey, GpuBenchConfig, Prepared
-from fastverify.comm.gpu_launches import FABRICS, find_candidate, launch_text, list_candidates, picked_launch_text
+from fastverify.comm.gpu_case import DTYPES, Inputs, count_calls, digest, is_chain_right, judge, make_inputs
+from fastverify.comm.gpu_device import CudaDevice
+from fastverify.comm.gpu_launches import (
+    OWN_BACKENDS,
+    fabric_of,
+    find_candidate,
+    launch_text,
+    list_launches,
+    picked_launch_text,
+)
+from fastverify.comm.gpu_steps import Operation, SlotPool, Way, make_step
 
-VIRTUAL_BACKENDS = tuple(FABRICS)
+VIRTUAL_BACKENDS = tuple(OWN_BACKENDS)
 _EMPTY_NODES = 50
 
 
 @dataclass(frozen=True)
 class _RankBackend:
-    """One virtual rank as the steps of gpu_bench.py call a backend; `launch` is for algorithms no rule picks."""
+    """One virtual rank as the steps of gpu_steps.py call a backend; `launch` is for algorithms no rule picks."""
 
     rank: CudaRank
     launch: Launch | None
@@ -70,6 +67,10 @@ class _Case:
         for _ in range(self.num_calls):
             self.operations[rank.rank].call()
 
+    def holds_same_bits(self, slot: int) -> bool:
+        """Whether every rank holds the same answer in this slot."""
+        return len({digest([one.outputs[slot], one.pool.slots[slot].residual]) for one in self.operations}) == 1
+
 
 class VirtualBench:
     """All ranks of a benchmark; `rank` is 0 and the folder is not used."""
@@ -86,7 +87,7 @@ class VirtualBench:
         """Set up the inboxes of a backend."""
         self._virtual[name] = VirtualRanks(
             self._config.world_size,
-            "host" if FABRICS[name] == "host" else "push",
+            "host" if fabric_of(name) == "host" else "push",
             max_bytes=max(self._config.sizes),
             device=str(self._gpu.device),
         )
@@ -101,18 +102,19 @@ class VirtualBench:
         inputs, pools = self._open_size(key.num_bytes)
         backends = [_RankBackend(rank, launch) for rank in virtual.ranks]
         tried = launch if key.candidate is not None else None
-        steps = [make_step(backend, key, inputs.weight, Style.OUT_OF_PLACE, tried) for backend in backends]
-        num_calls = 1 if key.mode == "eager" else graph_calls(self._config)
-        operations = [Operation(step, pool) for step, pool in zip(steps, pools, strict=True)]
+        way = Way(key.backend, key.op, tried, key.separate)
+        steps = [make_step(backend, way, inputs.weight) for backend in backends]
+        num_calls = 1 if key.mode == "eager" else self._graph_calls()
+        operations = [Operation(step, pool, key.op) for step, pool in zip(steps, pools, strict=True)]
         case = _Case(virtual, operations, inputs, num_calls)
         if launch is not None:
             virtual.check_fits(launch)
         with self._gpu.use():
-            correct = self._check_single(key, case)
+            correct = self._check_single(case)
             if key.mode == "graph":
                 self._rewind(case)
                 case.graph = virtual.capture(case.call_all)
-                correct &= self._check_graph(key, case)
+                correct &= self._check_graph(case)
         self._cases[key] = case
         num_rows, row_bytes = inputs.residual.shape[0], inputs.weight.nbytes
         text = launch_text(launch) if launch else picked_launch_text(backends[0], key, num_rows, row_bytes)
@@ -141,7 +143,7 @@ class VirtualBench:
         """Check once more and let go of the case."""
         case = self._cases.pop(key)
         with self._gpu.use():
-            return self._check_single(key, case) if case.graph is None else self._check_graph(key, case)
+            return self._check_single(case) if case.graph is None else self._check_graph(case)
 
     def time_empty(self, num_samples: int) -> list[float]:
         """Microseconds per node of a graph with a branch of empty kernels per rank."""
@@ -174,7 +176,7 @@ class VirtualBench:
             return SUPPORTED, None
         if key.fused:
             return Support(False, f"{key.backend} has no fused kernel between virtual ranks"), None
-        launches = list_candidates(key.backend, world_size, key.num_bytes, fused=False)
+        launches = list_launches(key.backend, world_size, key.num_bytes, fused=False)
         if not launches:
             return Support(False, f"{key.backend} cannot run with {world_size} ranks"), None
         return SUPPORTED, launches[0]
@@ -182,12 +184,16 @@ class VirtualBench:
     def _open_size(self, num_bytes: int) -> tuple[Inputs, list[SlotPool]]:
         if self._at_size is None or self._at_size[0] != num_bytes:
             self._at_size = None
-            inputs = make_inputs(self._config, num_bytes, self._gpu.device)
-            num_slots = graph_calls(self._config) if self._config.cold_l2 else 1
-            pools = [SlotPool(inputs.residual, num_slots) for _ in range(self._config.world_size)]
+            config, dtype = self._config, DTYPES[self._config.dtype]
+            inputs = make_inputs(config.shape(num_bytes), config.world_size, dtype, self._gpu.device)
+            num_slots = self._graph_calls() if config.cold_l2 else 1
+            pools = [SlotPool(inputs.residual, num_slots) for _ in range(config.world_size)]
             self._at_size = (num_bytes, inputs, pools)
             self._gpu.synchronize()
         return self._at_size[1:]
+
+    def _graph_calls(self) -> int:
+        return count_calls(self._config.calls, DTYPES[self._config.dtype], self._config.world_size)
 
     def _rewind(self, case: _Case) -> None:
         for operation in case.operations:
@@ -197,35 +203,21 @@ class VirtualBench:
         for operation, source in zip(case.operations, sources, strict=True):
             operation.pool.fill(source, case.inputs.residual)
 
-    def _check_single(self, key: CaseKey, case: _Case) -> bool:
+    def _check_single(self, case: _Case) -> bool:
         self._rewind(case)
         self._fill(case, case.inputs.random)
         case.call()
         case.virtual.check()
-        slots = [operation.pool.slots[0] for operation in case.operations]
-        outputs = [operation.outputs[0] for operation in case.operations]
-        correct = check_once(key, slots[0], outputs[0], case.inputs, self._config.world_size)
-        return correct and _same_bits(outputs) and _same_bits([slot.residual for slot in slots])
+        return judge(case.operations[0], case.inputs) == "contract" and case.holds_same_bits(0)
 
-    def _check_graph(self, key: CaseKey, case: _Case) -> bool:
+    def _check_graph(self, case: _Case) -> bool:
         assert case.graph is not None
         self._fill(case, case.inputs.integers)
         case.graph.replay()
         torch.cuda.current_stream().synchronize()
         case.virtual.check()
-        first, world_size = case.operations[0], self._config.world_size
-        residuals: list[Any] = [operation.pool.slots[-1].residual for operation in case.operations]
-        return (
-            check_chain(key, first, case.inputs, world_size, case.num_calls)
-            and _same_bits([operation.outputs[-1] for operation in case.operations])
-            and _same_bits(residuals)
-        )
-
-
-def _same_bits(tensors: list[torch.Tensor]) -> bool:
-    """Whether all hold the same bits."""
-    views = [tensor.view(torch.uint8) for tensor in tensors]
-    return all(torch.equal(views[0], view) for view in views[1:])
+        is_right = is_chain_right(case.operations[0], case.inputs, case.num_calls, "contract")
+        return is_right and case.holds_same_bits(-1)
 
 
 def _no_others() -> None:

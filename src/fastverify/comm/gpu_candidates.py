@@ -7,29 +7,25 @@ is opened is a *holder*: "push" and "host" for our kernels, the backend's own na
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-import torch
-
 from fastverify.comm.backend import AllReduceBackend
 from fastverify.comm.cuda.agreement import exchange
-from fastverify.comm.cuda.launch import Launch, candidate_launches
 from fastverify.comm.cuda.launch import Protocol as LineProtocol
 from fastverify.comm.gpu_backends import GpuBackendSpec
-from fastverify.comm.gpu_case import EPS, Candidate, Case, Tensors
-from fastverify.comm.gpu_plan import Plan, fabric_of, own_name
-from fastverify.comm.gpu_table import Op
+from fastverify.comm.gpu_launches import fabric_of, list_launches
+from fastverify.comm.gpu_measure import Candidate, Case
+from fastverify.comm.gpu_plan import Plan
+from fastverify.comm.gpu_steps import Way, find_styles, has_fused
+from fastverify.comm.gpu_table import NORM
 from fastverify.comm.group import Group
-from fastverify.comm.rmsnorm import add_residual_quick_norm_
 
 if TYPE_CHECKING:
     from fastverify.comm.cuda.rank import CudaRank
 
 Backends = Mapping[str, AllReduceBackend]
-# Libraries with a fused kernel; the others' adapters sum and then norm.
-_FUSING = ("flashinfer",)
 # Libraries that gather on the GPU; the others' adapters go by way of the CPU.
 _GATHERING = ("nccl", "nccl_window")
 
@@ -89,15 +85,14 @@ def list_candidates(opened: Backends, names: Iterable[str], case: Case, world_si
     for holder, backend in opened.items():
         if case.op == "all_gather":
             if fabric_of(holder) or holder in _GATHERING:
-                found.append(Candidate(holder, None, _make_gather(backend)))
-        elif backend.can_run(case.num_bytes // case.dtype.itemsize, case.dtype).ok:
+                found.append(Candidate(Way(holder, case.op, out_of_place=False), backend))
+        elif backend.can_run(case.num_elements, case.dtype).ok:
             if fabric_of(holder):
                 found += _list_own(holder, cast(OwnBackend, backend), names, case, world_size)
-            elif case.op == "all_reduce" or holder in _FUSING:
-                found.append(Candidate(holder, None, _make_start(backend, case.op)))
-    if case.op == "all_reduce_residual_rmsnorm":
-        found += _list_separate(opened, case, plan)
-    return found
+            elif case.op == "all_reduce" or has_fused(holder):
+                styles = find_styles(backend, holder, case.op)
+                found += [Candidate(Way(holder, case.op, out_of_place=style), backend) for style in styles]
+    return found + _list_separate(opened, case, plan) if case.op == NORM else found
 
 
 def apply_plan(backend: AllReduceBackend, holder: str, plan: Plan) -> None:
@@ -105,7 +100,7 @@ def apply_plan(backend: AllReduceBackend, holder: str, plan: Plan) -> None:
     if fabric_of(holder) is None:
         return
     rank = cast(OwnBackend, backend).rank
-    rules, fused_rules = (plan.launch_rules(holder, op) for op in ("all_reduce", "all_reduce_residual_rmsnorm"))
+    rules, fused_rules = plan.launch_rules(holder, "all_reduce"), plan.launch_rules(holder, NORM)
     if rules or fused_rules:
         rank.set_rules(rules, fused_rules)
 
@@ -120,47 +115,23 @@ def _create(group: Group, spec: GpuBackendSpec) -> AllReduceBackend:
 
 
 def _list_own(fabric: str, backend: OwnBackend, names: Iterable[str], case: Case, world_size: int) -> list[Candidate]:
-    is_fused = case.op == "all_reduce_residual_rmsnorm"
-    launches = candidate_launches(fabric, world_size, case.num_bytes, fused=is_fused)
+    own = [name for name in names if fabric_of(name) == fabric]
     return [
-        Candidate(own_name(fabric, launch), launch, _make_own_start(backend.rank, launch, is_fused))
-        for launch in launches
-        if own_name(fabric, launch) in names and launch.protocol not in backend.broken_protocols
+        Candidate(Way(name, case.op, launch), backend)
+        for name in own
+        for launch in list_launches(name, world_size, case.num_bytes, fused=case.op == NORM)
+        if launch.protocol not in backend.broken_protocols
     ]
 
 
 def _list_separate(opened: Backends, case: Case, plan: Plan) -> list[Candidate]:
-    """The planned sum, and the norm beside it."""
+    """The planned sum, and the norm beside it with the contract's roundings, as AutoBackend runs it."""
     picks = plan.find("all_reduce", case.num_bytes)
     if not picks:
         return []
-    backend, launch = opened[holder_of(picks[0].backend)], picks[0].launch
-    sum_ = _make_start(backend, "all_reduce")
-    if launch is not None:
-        sum_ = _make_own_start(cast(OwnBackend, backend).rank, launch, is_fused=False)
-
-    def start(tensors: Tensors) -> torch.Tensor:
-        return add_residual_quick_norm_(sum_(tensors), tensors.residual, tensors.weight, EPS)
-
-    return [Candidate(picks[0].backend, launch, start, separate_norm=True)]
-
-
-def _make_start(backend: AllReduceBackend, op: Op) -> Callable[[Tensors], torch.Tensor]:
-    if op == "all_reduce":
-        return lambda tensors: backend.all_reduce(tensors.x)
-    return lambda tensors: backend.all_reduce_residual_rmsnorm(tensors.x, tensors.residual, tensors.weight, EPS)
-
-
-def _make_gather(backend: AllReduceBackend) -> Callable[[Tensors], torch.Tensor]:
-    return lambda tensors: backend.all_gather(tensors.x)
-
-
-def _make_own_start(rank: CudaRank, launch: Launch, is_fused: bool) -> Callable[[Tensors], torch.Tensor]:
-    if not is_fused:
-        return lambda tensors: rank.all_reduce(tensors.x, launch=launch)
-    return lambda tensors: rank.all_reduce_residual_rmsnorm(
-        tensors.x, tensors.residual, tensors.weight, EPS, launch=launch
-    )
+    pick = picks[0]
+    way = Way(pick.backend, case.op, pick.launch, separate_norm=True, out_of_place=pick.out_of_place)
+    return [Candidate(way, opened[holder_of(pick.backend)])]
 
 
 def _merge(group: Group, own: Mapping[str, str]) -> dict[str, str]:

@@ -22,11 +22,12 @@ from fastverify.comm.chooser import Choice
 from fastverify.comm.cuda.agreement import exchange
 from fastverify.comm.gpu_backends import GPU_BACKENDS, GpuBackendSpec
 from fastverify.comm.gpu_candidates import apply_plan, find_able, holder_of, list_candidates, open_backends
-from fastverify.comm.gpu_case import Case
+from fastverify.comm.gpu_device import CudaGraphs, GraphDevice
 from fastverify.comm.gpu_key import read_key
-from fastverify.comm.gpu_measure import GraphTimer, Lab, Timer
-from fastverify.comm.gpu_plan import OWN_BACKENDS, Plan, fabric_of, is_hopeless, make_plan
-from fastverify.comm.gpu_table import Key, Op, Row, Table, read_table, table_path, write_table
+from fastverify.comm.gpu_launches import OWN_BACKENDS, fabric_of
+from fastverify.comm.gpu_measure import Case, Lab
+from fastverify.comm.gpu_plan import Plan, Step, is_hopeless, make_plan
+from fastverify.comm.gpu_table import NORM, Key, Op, Row, Table, read_table, table_path, write_table
 from fastverify.comm.group import Group
 from fastverify.errors import EnvironmentMissingError, FastverifyError
 from fastverify.units import BYTES_PER_KB, BYTES_PER_MB, format_bytes
@@ -35,8 +36,9 @@ logger = logging.getLogger(__name__)
 
 # Verify passes of 1, 4 and 12 rows of 7168 in bfloat16 among the powers of two.
 _SUM_SIZES = tuple(sorted([*(4 * BYTES_PER_KB << shift for shift in range(11)), 14_336, 57_344, 172_032]))
-# Rows by hidden size; both are served by one set of steps, by their bytes.
-_NORM_ROWS = {4096: (1, 4, 16, 64, 256), 7168: (1, 4, 12, 16, 64, 256)}
+# Rows of a norm by hidden size. Powers of two: there the launches change that give every row a cluster of its own.
+_ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
+_NORM_ROWS = {4096: _ROWS, 7168: _ROWS}
 _GATHER_SIZES = (4 * BYTES_PER_KB, 64 * BYTES_PER_KB, BYTES_PER_MB)
 _DTYPE = torch.bfloat16
 _SHARED = "nothing is measured where ranks share a GPU"
@@ -59,7 +61,7 @@ class Shapes:
         ]
         return [
             *(("all_reduce", num_bytes, 0) for num_bytes in dict.fromkeys([*anchors, *sums])),
-            *(("all_reduce_residual_rmsnorm", num_bytes, hidden) for num_bytes, hidden in sorted(norms)),
+            *((NORM, num_bytes, hidden) for num_bytes, hidden in sorted(norms)),
             *(("all_gather", num_bytes, 0) for num_bytes in self.gathers),
         ]
 
@@ -81,13 +83,14 @@ class GpuChooser:
         group: Group,
         *,
         specs: Mapping[str, GpuBackendSpec] = GPU_BACKENDS,
-        timer: Timer | None = None,
+        device: GraphDevice | None = None,
         shapes: Shapes | None = None,
         folder: Path | None = None,
     ) -> None:
+        self._start_s = time.monotonic()
         self._group = group
         self._specs = specs
-        self._timer = timer or GraphTimer(group.device)
+        self._device = device or CudaGraphs(group.device)
         self._shapes = shapes or Shapes()
         # Kernels of ranks that share a GPU take turns of milliseconds: no time tells anything.
         self._is_shared = len(set(group.gpus)) < len(group.gpus) and group.device.type == "cuda"
@@ -103,7 +106,7 @@ class GpuChooser:
         if kept is not None and plan.steps:
             opened, unable = open_backends(self._group, plan_names(plan), self._specs)
             if not unable:
-                return self._finish(opened, kept, plan, f"from {self._path}")
+                return self._finish(opened, kept, plan, self._say_kept(kept))
             reasons = "; ".join(f"{name}: {reason}" for name, reason in unable.items())
             logger.warning("the all-reduce is measured anew, since what %s names cannot run: %s", self._path, reasons)
             _close(opened.values())
@@ -127,7 +130,7 @@ class GpuChooser:
         kept = self._read()
         rows = [row for row in kept.rows if row.backend == name] if kept else []
         if rows and kept is not None:
-            backend, table, source = spec.create(self._group), kept, f"launches from {self._path}"
+            backend, table, source = spec.create(self._group), kept, f"launches {self._say_kept(kept)}"
         else:
             backend = spec.create(self._group)
             table = self._measure({holder_of(name): backend}, [name], {})
@@ -165,15 +168,17 @@ class GpuChooser:
     ) -> Table:
         logger.info("measuring the all-reduce of %s, which takes a few seconds", ", ".join(opened))
         start_s = time.monotonic()
-        lab = Lab(self._group, self._timer)
+        lab = Lab(self._group, self._device)
         rows: list[Row] = []
         for op, num_bytes, hidden_size in self._shapes.list_cases():
-            rows += self._measure_case(lab, opened, names, rows, Case(op, num_bytes, hidden_size, self._group, _DTYPE))
+            rows += self._measure_case(lab, opened, names, rows, Case(op, num_bytes, hidden_size, _DTYPE))
         unable = {**unable, **lab.broken}
         for name, reason in unable.items():
             logger.info("all-reduce backend %s is out: %s", name, reason)
-        own_s = f"{time.monotonic() - start_s:.3f}".encode()
-        return Table(tuple(rows), unable, max(map(float, exchange(self._group, own_s))))
+        for row in rows:
+            if row.remark:
+                logger.info("%s of %s by %s: %s", row.op, format_bytes(row.num_bytes), row.backend, row.remark)
+        return Table(tuple(rows), unable, self._seconds_since(start_s))
 
     def _measure_case(
         self, lab: Lab, opened: Mapping[str, AllReduceBackend], names: Sequence[str], rows: Sequence[Row], case: Case
@@ -198,7 +203,18 @@ class GpuChooser:
         for holder, backend in kept.items():
             apply_plan(backend, holder, plan)
         chosen = AutoBackend(kept, plan)
-        return chosen, GpuChoice(chosen.name, f"{describe(plan)}; {source}", table=table, plan=plan, path=self._path)
+        num_wide = sum(bool(row.remark) for row in table.rows)
+        wide = f"; {num_wide} of {len(table.rows)} times vary widely, see the table's remarks" if num_wide else ""
+        reason = f"{describe(plan)}; {source}{wide}; ready after {self._seconds_since(self._start_s):.2f} s"
+        return chosen, GpuChoice(chosen.name, reason, table=table, plan=plan, path=self._path)
+
+    def _seconds_since(self, start_s: float) -> float:
+        """The slowest rank's, so that all ranks say the same."""
+        own_s = f"{time.monotonic() - start_s:.3f}".encode()
+        return max(map(float, exchange(self._group, own_s)))
+
+    def _say_kept(self, kept: Table) -> str:
+        return f"from {self._path}, which took {kept.measured_s:.1f} s to measure"
 
 
 def choose_gpu(group: Group, name: str = "auto") -> tuple[AllReduceBackend, GpuChoice]:
@@ -219,14 +235,16 @@ def plan_names(plan: Plan) -> list[str]:
 
 
 def describe(plan: Plan) -> str:
-    """`push up to 512 KB, then nccl`; the same of the fused norm where it differs."""
-    sums, norms = (_describe_op(plan, op) for op in ("all_reduce", "all_reduce_residual_rmsnorm"))
-    return sums if norms in ("", sums) else f"{sums}; with norm {norms}"
+    """`push up to 512 KB, then nccl`; the same of the norm of each size of a row where it differs."""
+    sums = _describe_steps(plan.steps.get("all_reduce", ()))
+    norms = {row_bytes: _describe_steps(plan.steps_of(NORM, row_bytes)) for row_bytes in plan.row_sizes(NORM)}
+    differing = [f"with norm of {format_bytes(rows)} rows {text}" for rows, text in norms.items() if text != sums]
+    return "; ".join([sums, *differing])
 
 
-def _describe_op(plan: Plan, op: Op) -> str:
+def _describe_steps(steps: Sequence[Step]) -> str:
     runs: list[tuple[str, int]] = []
-    for step in plan.steps.get(op, ()):
+    for step in steps:
         name = step.picks[0].backend + (" and a norm" if step.picks[0].separate_norm else "")
         if runs and runs[-1][0] == name:
             runs[-1] = (name, step.max_bytes)

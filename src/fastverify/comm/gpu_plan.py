@@ -4,6 +4,7 @@ Rules, in this order: what breaks the contract wins only where nothing else can 
 simpler of our own launches, within 2 % to our own kernel rather than a library's; a winner between two sizes that
 another backend wins is kept only if it wins clearly. A size between two measured ones is served as the larger of them:
 what wins there is never badly wrong for a smaller message, while the other way round costs grow with every byte.
+Norms go by rows and the size of a row: their cost is that of the rows that wait for each other, not of bytes alone.
 """
 
 from __future__ import annotations
@@ -13,17 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from fastverify.comm.cuda.launch import Algorithm, Launch, Rule
-from fastverify.comm.gpu_table import Op, Row
+from fastverify.comm.cuda.launch import Launch, Rule, nearest_row_bytes
+from fastverify.comm.gpu_launches import fabric_of
+from fastverify.comm.gpu_table import NORM, Op, Row
 
-# Our own backends: the memory they work in and how.
-OWN_BACKENDS = {
-    "push": ("push", Algorithm.ONE_SHOT),
-    "push_two_shot": ("push", Algorithm.TWO_SHOT),
-    "islands": ("push", Algorithm.ISLANDS),
-    "host": ("host", Algorithm.ONE_SHOT),
-    "host_two_shot": ("host", Algorithm.TWO_SHOT),
-}
 # Less than this is noise of a few dozen replays.
 _MIN_GAIN = 0.05
 _MIN_PEER_GAIN = 0.02
@@ -40,28 +34,48 @@ class Pick:
     latency_us: float
     separate_norm: bool = False
     keeps_contract: bool = True
+    out_of_place: bool = True
 
 
 @dataclass(frozen=True)
 class Step:
-    """Messages of up to `max_bytes`, best pick first; one pick per backend, and one with a norm beside its sum."""
+    """Messages of up to `max_bytes`, best pick first; one pick per backend, and one with a norm beside its sum.
+
+    `row_bytes`: the size of a row of a norm, else 0.
+    """
 
     max_bytes: int
     picks: tuple[Pick, ...]
+    row_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps of growing size for each operation; an operation that nothing runs has none."""
+    """Steps for each operation, growing within each size of a row; an operation that nothing runs has none."""
 
     steps: Mapping[Op, tuple[Step, ...]]
 
-    def find(self, op: Op, num_bytes: int) -> tuple[Pick, ...]:
-        """Picks for a message, best first; above the largest measured size those of that size."""
+    def find(self, op: Op, num_bytes: int, row_bytes: int = 0) -> tuple[Pick, ...]:
+        """Picks for a message, best first; above the largest measured size those of that size.
+
+        A norm needs `row_bytes`: of the nearest size of a row that was measured, the step of as many rows.
+        """
         steps = self.steps.get(op, ())
         if not steps:
             return ()
+        if row_bytes:
+            nearest = nearest_row_bytes(self.row_sizes(op), row_bytes)
+            steps = self.steps_of(op, nearest)
+            num_bytes = num_bytes // row_bytes * nearest
         return steps[min(bisect_left([step.max_bytes for step in steps], num_bytes), len(steps) - 1)].picks
+
+    def row_sizes(self, op: Op) -> tuple[int, ...]:
+        """Sizes of a row that were measured."""
+        return tuple(dict.fromkeys(step.row_bytes for step in self.steps.get(op, ())))
+
+    def steps_of(self, op: Op, row_bytes: int) -> tuple[Step, ...]:
+        """The steps of one size of a row."""
+        return tuple(step for step in self.steps.get(op, ()) if step.row_bytes == row_bytes)
 
     def winners(self, op: Op) -> tuple[str, ...]:
         """Backends that win somewhere, in order of size."""
@@ -73,37 +87,32 @@ class Plan:
         for step in self.steps.get(op, ()):
             own = [pick for pick in step.picks if fabric_of(pick.backend) == fabric and not pick.separate_norm]
             if own and own[0].launch is not None:
-                rules.append(Rule(step.max_bytes, own[0].launch))
+                rules.append(Rule(step.max_bytes, own[0].launch, step.row_bytes))
         return tuple(rules)
-
-
-def fabric_of(backend: str) -> str | None:
-    """The memory that one of our own backends works in; None for a library's."""
-    return OWN_BACKENDS[backend][0] if backend in OWN_BACKENDS else None
-
-
-def own_name(fabric: str, launch: Launch) -> str:
-    """Name of our backend that this launch in this memory belongs to."""
-    return next(name for name, way in OWN_BACKENDS.items() if way == (fabric, launch.algorithm))
 
 
 def make_plan(rows: Sequence[Row]) -> Plan:
     """The decisions, a pure function of the rows."""
     steps: dict[Op, tuple[Step, ...]] = {}
-    for op in ("all_reduce", "all_reduce_residual_rmsnorm", "all_gather"):
-        usable = sorted((row for row in rows if _is_usable(row, op)), key=lambda row: row.num_bytes)
-        ranked = [(size, rank_rows(list(group))) for size, group in groupby(usable, lambda row: row.num_bytes)]
-        if ranked:
-            steps[op] = tuple(Step(size, picks) for size, picks in smooth(ranked))
+    for op in ("all_reduce", NORM, "all_gather"):
+        usable = sorted((row for row in rows if _is_usable(row, op)), key=lambda row: (row.row_bytes, row.num_bytes))
+        found: list[Step] = []
+        for row_bytes, alike in groupby(usable, lambda row: row.row_bytes):
+            ranked = [(size, rank_rows(list(group))) for size, group in groupby(alike, lambda row: row.num_bytes)]
+            found += [Step(size, picks, row_bytes) for size, picks in smooth(ranked)]
+        if found:
+            steps[op] = tuple(found)
     return Plan(steps)
 
 
 def rank_rows(rows: Sequence[Row]) -> tuple[Pick, ...]:
     """One size, best first: the winner by the rules above, then the others by time."""
+    rows = _without_quick(rows)
     others = sorted(rows, key=lambda row: (row.accuracy != "contract", _time(row)))
     best: dict[tuple[str, bool], Pick] = {}
     for row in (_find_winner(_contenders(rows)), *others):
-        pick = Pick(row.backend, row.launch, _time(row), row.separate_norm, row.accuracy == "contract")
+        keeps_contract = row.accuracy == "contract"
+        pick = Pick(row.backend, row.launch, _time(row), row.separate_norm, keeps_contract, row.out_of_place)
         best.setdefault((row.backend, row.separate_norm), pick)
     return tuple(best.values())
 
@@ -142,6 +151,12 @@ def is_hopeless(backend: str, num_bytes: int, rows: Iterable[Row], op: Op) -> bo
 def _lost_badly(backend: str, rows: Sequence[Row]) -> bool:
     own_us = min((_time(row) for row in rows if row.backend == backend), default=float("inf"))
     return own_us > HOPELESS * min(map(_time, _contenders(rows)))
+
+
+def _without_quick(rows: Sequence[Row]) -> list[Row]:
+    """The best of a few replays is no rival of a median: it stands only for a backend that has nothing else."""
+    thorough = {(row.backend, row.separate_norm) for row in rows if not row.is_quick}
+    return [row for row in rows if not row.is_quick or (row.backend, row.separate_norm) not in thorough]
 
 
 def _contenders(rows: Sequence[Row]) -> list[Row]:

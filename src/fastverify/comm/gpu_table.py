@@ -16,17 +16,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Final, Literal, get_args, get_type_hints
 
 from fastverify.comm.cuda.launch import Launch
 from fastverify.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Key = Mapping[str, Any]
 
 Op = Literal["all_reduce", "all_reduce_residual_rmsnorm", "all_gather"]
+NORM: Final = "all_reduce_residual_rmsnorm"
 # contract: within the bound of a float32 sum that is rounded once. rounded: within that of rounding at every addition,
 # as libraries do that send partial sums in 16 bits. none: it did not answer.
 Accuracy = Literal["contract", "rounded", "wrong", "none"]
@@ -37,7 +38,8 @@ class Row:
     """One way to run one operation on messages of one size. `launch` is None where a library decides by itself.
 
     `num_bytes`: one rank's input. `row_bytes`: one row of a fused norm, else 0. `separate_norm`: a sum, then the norm.
-    `latency_us` is the slowest rank's median, None where it has not been timed, and `reason` says why.
+    `latency_us` is the median of the slowest rank, None where it has not been timed, and `reason` says why. One that
+    `is_quick` lost clearly in a few replays, and is the best of them. `remark`: what was odd about the samples.
     """
 
     backend: str
@@ -48,8 +50,12 @@ class Row:
     accuracy: Accuracy
     row_bytes: int = 0
     separate_norm: bool = False
+    out_of_place: bool = True
     latency_us: float | None = None
+    iqr_us: float | None = None
+    is_quick: bool = False
     reason: str = ""
+    remark: str = ""
 
     @property
     def correct(self) -> bool:

@@ -9,8 +9,10 @@ cannot use the default stream, and a backend may refuse a second one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -19,6 +21,19 @@ from fastverify.errors import ConfigError
 from fastverify.units import US_PER_MS
 
 Work = Callable[[], object]
+# Arbitrary: what a reader of a median should be told. Undisturbed replays stay far within both.
+_WIDE_IQR = 0.25
+_LATE_FACTOR = 2.0
+_LATE_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Samples in short. `remark` is empty unless they lie so far apart that the median alone would mislead."""
+
+    median_us: float
+    iqr_us: float
+    remark: str
 
 
 @cache
@@ -84,6 +99,25 @@ def time_replays(
         end.synchronize()
         samples_us.append(start.elapsed_time(end) * US_PER_MS / num_calls)
     return samples_us
+
+
+def slowest_rank(samples_by_rank: Sequence[Sequence[float]]) -> list[float]:
+    """Of each sample the rank that took longest."""
+    return [max(ranks) for ranks in zip(*samples_by_rank, strict=True)]
+
+
+def summarise(samples_us: Sequence[float]) -> Spread:
+    """Median and interquartile range of two or more samples, none left out."""
+    lower_us, median_us, upper_us = statistics.quantiles(samples_us, n=4)
+    iqr_us = upper_us - lower_us
+    num_late = sum(sample_us > _LATE_FACTOR * median_us for sample_us in samples_us)
+    remark = ""
+    if iqr_us > _WIDE_IQR * median_us or num_late > _LATE_SHARE * len(samples_us):
+        remark = (
+            f"wide spread: IQR {iqr_us:.2f} us around {median_us:.2f}, {num_late} of {len(samples_us)} samples more "
+            f"than twice the median, the worst {max(samples_us):.1f}"
+        )
+    return Spread(round(median_us, 3), round(iqr_us, 3), remark)
 
 
 def num_safe_calls(dtype: torch.dtype, world_size: int, *, largest_input: float = 8.0) -> int:

@@ -15,7 +15,7 @@ import torch
 from fastverify.comm.cuda.call import Call, Outcome, RankStatus, StatusWords, make_call
 from fastverify.comm.cuda.driver import Kernel
 from fastverify.comm.cuda.kernels import DTYPE_NUMBERS, KernelSet
-from fastverify.comm.cuda.launch import Launch, Rule, choose_launch, find_rule, fused_launch, trim
+from fastverify.comm.cuda.launch import Launch, Rule, choose_launch, find_fused_rule, fused_launch, trim
 from fastverify.comm.cuda.stream_guard import StreamGuard
 from fastverify.comm.cuda.workspace import Layout
 from fastverify.errors import CommTimeoutError, ConfigError, ShapeError, UnsupportedError
@@ -60,6 +60,7 @@ class CudaRank:
         self._overlap = overlap and kernels.can_overlap
         # Eager calls are as fast as their Python: what depends on the size alone is worked out once.
         self._templates: dict[tuple[Launch, int, int], Call] = {}
+        self._fused_shapes: dict[tuple[int, int], Launch] = {}
         self._status = StatusWords()
         # Control of call.cuh: all zero but the epoch.
         self._control = torch.tensor([1, 0, 0, 0, 0], dtype=torch.int32, device=self.device)
@@ -165,6 +166,7 @@ class CudaRank:
             fused_rules=fused_rules or self._fabric.fused_rules,
             gather_rules=gather_rules or self._fabric.gather_rules,
         )
+        self._fused_shapes.clear()
 
     def choose_launch(self, num_bytes: int) -> Launch:
         """The launch of a sum that the rules give."""
@@ -172,7 +174,7 @@ class CudaRank:
 
     def choose_fused_launch(self, num_rows: int, row_bytes: int) -> Launch:
         """The launch of the fused kernel that the rules and this GPU give."""
-        return self._fit_fused(find_rule(self._fabric.fused_rules, num_rows * row_bytes), num_rows, row_bytes)
+        return self._fit_fused(self._fused_shape(num_rows, row_bytes), num_rows, row_bytes)
 
     def status(self) -> RankStatus | None:
         """What a kernel said when it gave up; a plain read of host memory, None while all is well."""
@@ -220,7 +222,7 @@ class CudaRank:
         """`set_output(call, start)`: where the norm of the rows from byte `start` of x goes."""
         self._check_vectors(x, weight, *(() if bias is None else (bias,)))
         row_bytes = x.shape[1] * x.element_size()
-        shape = launch or find_rule(self._fabric.fused_rules, x.nbytes)
+        shape = launch or self._fused_shape(x.shape[0], row_bytes)
         launch = self._fit_fused(shape, x.shape[0], row_bytes)
         kernel = self._kernels.fused(x.dtype, launch, outbox=self._layout.uses_outbox(launch.protocol), fp8=fp8)
         for start, num_bytes in self._layout.pieces(launch, x.nbytes, row_bytes):
@@ -230,6 +232,12 @@ class CudaRank:
             call.row_bytes, call.eps = row_bytes, eps
             set_output(call, start)
             self._start(kernel, self._fit_fused(shape, num_bytes // row_bytes, row_bytes), call)
+
+    def _fused_shape(self, num_rows: int, row_bytes: int) -> Launch:
+        key = (num_rows, row_bytes)
+        if key not in self._fused_shapes:
+            self._fused_shapes[key] = find_fused_rule(self._fabric.fused_rules, num_rows, row_bytes)
+        return self._fused_shapes[key]
 
     def _fit_fused(self, shape: Launch, num_rows: int, row_bytes: int) -> Launch:
         cluster = shape.cluster if self._kernels.has_clusters else 1

@@ -1,7 +1,7 @@
-"""What the benchmark asks of a GPU: a stream, graphs, times, a cold cache. Tests bring a device of their own.
+"""What chooser and benchmark ask of a GPU: a stream, graphs, times, a cold cache. Tests bring devices of their own.
 
-`CudaDevice` is one rank's GPU; ranks beyond the number of GPUs share them. Everything runs on the one side stream of
-gpu_timing.py, since a backend may refuse a second stream and the default one cannot be captured.
+Everything runs on the one side stream of gpu_timing.py, since a backend may refuse a second stream and the default one
+cannot be captured. `BenchDevice` adds what only the benchmark needs; its ranks beyond the number of GPUs share them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from fastverify.units import US_PER_MS
 Call = Callable[[], object]
 
 
-class BenchDevice(Protocol):
-    """One rank's device; `shared` where other ranks use it too."""
+class GraphDevice(Protocol):
+    """One rank's device."""
 
     device: torch.device
-    shared: bool
 
     def use(self) -> AbstractContextManager[Any]:
-        """Makes the benchmark's stream torch's current one."""
+        """Makes the stream of all timing torch's current one."""
         ...
 
     def synchronize(self) -> None:
@@ -40,6 +39,12 @@ class BenchDevice(Protocol):
         """Microseconds per call, one number per replay."""
         ...
 
+
+class BenchDevice(GraphDevice, Protocol):
+    """`shared` where other ranks use it too."""
+
+    shared: bool
+
     def time_eager(self, call: Call, num_samples: int, prepare: Call, align: Call) -> list[float]:
         """Microseconds of single calls on an idle device."""
         ...
@@ -53,34 +58,45 @@ class BenchDevice(Protocol):
         ...
 
 
-class CudaDevice:
-    """The GPU of a rank."""
+class CudaGraphs:
+    """A GPU. All graphs share one pool of memory, whose owner is a graph that holds nobody's handles."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        num_gpus = torch.cuda.device_count()
-        self.shared = world_size > num_gpus
-        self.device = torch.device("cuda", rank % num_gpus)
-        torch.cuda.set_device(self.device)
-        self._stream = gpu_timing.timing_stream(self.device)
-        self._flush_buffer: torch.Tensor | None = None
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = gpu_timing.timing_stream(device)
+        with torch.cuda.device(device), self.use():
+            self._word = torch.zeros(1, device=device)
+            self._pool_owner = gpu_timing.capture(self._word.zero_, 1)
 
     def use(self) -> AbstractContextManager[Any]:
-        """See BenchDevice."""
+        """See GraphDevice."""
         return torch.cuda.stream(self._stream)
 
     def synchronize(self) -> None:
-        """See BenchDevice."""
+        """See GraphDevice."""
         torch.cuda.synchronize(self.device)
 
     def capture(self, call: Call, num_calls: int) -> torch.cuda.CUDAGraph:
-        """See BenchDevice."""
-        return gpu_timing.capture(call, num_calls)
+        """See GraphDevice."""
+        return gpu_timing.capture(call, num_calls, like=self._pool_owner)
 
     def time_graph(
         self, graph: torch.cuda.CUDAGraph, num_calls: int, num_samples: int, prepare: Call, align: Call
     ) -> list[float]:
-        """See BenchDevice."""
+        """See GraphDevice."""
         return gpu_timing.time_replays(graph, num_calls, num_samples, prepare, align)
+
+
+class CudaDevice(CudaGraphs):
+    """The GPU of a rank of the benchmark, which becomes torch's current one."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        num_gpus = torch.cuda.device_count()
+        self.shared = world_size > num_gpus
+        device = torch.device("cuda", rank % num_gpus)
+        torch.cuda.set_device(device)
+        super().__init__(device)
+        self._flush_buffer: torch.Tensor | None = None
 
     def time_eager(self, call: Call, num_samples: int, prepare: Call, align: Call) -> list[float]:
         """What a server without graphs waits for: the host launches each call on an idle GPU.
