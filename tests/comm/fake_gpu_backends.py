@@ -45,7 +45,7 @@ def open_transport(group: Group) -> ShmBackend:
 
 
 class ClockDevice:
-    """Reads the clock; rank 1 is slower than rank 0, and one replay in ten takes a hundred times as long."""
+    """Reads the clock; rank 1 is slower than rank 0, and one replay in twenty takes a hundred times as long."""
 
     device = torch.device("cpu")
 
@@ -70,7 +70,7 @@ class ClockDevice:
             prepare()
             start_us = CLOCK.now_us
             graph.replay()
-            late = 100.0 if self._random.random() < 0.1 else 1.0
+            late = 100.0 if self._random.random() < 0.05 else 1.0
             samples_us.append((CLOCK.now_us - start_us) / num_calls * self._factor * late)
         return samples_us
 
