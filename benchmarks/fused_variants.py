@@ -74,7 +74,7 @@ _SCALE = "const float scale = rsqrtf(row_total.total<Sum>() * mean_factor + call
 _NORM = "normed[k] = normalise(units.residual[k], scale, weight[k]);"
 _STORE_RESIDUAL = "    store_whole_units(call.residual, span, units.residual);\n"
 _READ_TURN = "  Turn turn = read_turn(call);\n"
-_LOAD = "  overlap_launches();\n  units.load(call, span, column);\n"
+_LOAD = "  await_launch_before();\n  units.load(call, span, column);\n"
 _SEND = "    send<Protocol, Boxes>(call, turn, span, units.own);\n"
 _RETIRE = (
     "    if (is_first_row) {\n      retire_epoch(call, turn);\n      row_total.meet();\n    }\n"
@@ -84,7 +84,7 @@ _SPOTS = "    Spot spots[UNITS];\n    find_spots(channel, span, 0, spots);\n"
 _RECEIVE = "    add_up(channel, turn, span, spots, units.own, sums);\n"
 _GIVE_BACK = "    give_back_all(channel, span, spots);\n"
 _FINISH = "    Finish::finish(call, span, row, row_total, normed);\n"
-_DEPENDENTS = '  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");\n'
+_DEPENDENTS = "  allow_next_launch();\n"
 _KEEP_SCALE = "normed[k] = units.residual[k], normed[k].words[0] ^= __float_as_uint(scale);"
 _LANE_READS = "float value = lane < num_parts ? memory.parts[set][lane] : 0.0f;"
 _REST_READS = (
@@ -108,7 +108,7 @@ _NO_ADDENDS = (
     _fused("weight[k] = load_whole_unit<WORDS>(call.weight, column + k * span.stride);", "weight[k] = units.own[k];"),
 )
 _NO_RESIDUAL_STORE = (_fused(_STORE_RESIDUAL, ""),)
-_NO_PUSH = (Edit("ptx.cuh", _DEPENDENTS, ""),)
+_NO_PUSH = (Edit("call.cuh", "  allow_next_launch();\n", ""),)
 
 VARIANTS = (
     Variant("as it is"),
@@ -121,7 +121,7 @@ VARIANTS = (
     # Done otherwise: what a choice is worth.
     Variant(
         "epoch read first",
-        (_fused(_READ_TURN, ""), _fused(_LOAD, "  overlap_launches();\n" + _READ_TURN + _LOAD.split("\n", 1)[1])),
+        (_fused(_READ_TURN, ""), _fused(_LOAD, "  await_launch_before();\n" + _READ_TURN + _LOAD.split("\n", 1)[1])),
     ),
     Variant("retired before the send", (_fused(_SEND + _SPOTS + _RETIRE, _SPOTS + _RETIRE + _SEND),)),
     Variant(
@@ -132,7 +132,7 @@ VARIANTS = (
         "bytes awaited within the block only",
         (Edit("ptx.cuh", "try_wait.parity.acquire.cluster.shared", "try_wait.parity.shared"),),
     ),
-    Variant("next launch allowed after the send", (*_NO_PUSH, _fused(_RETIRE, _RETIRE + "  " + _DEPENDENTS))),
+    Variant("next launch allowed at once", (*_NO_PUSH, _fused(_LOAD, _DEPENDENTS + _LOAD))),
     Variant("next launch allowed after the sum", (*_NO_PUSH, _fused(_RECEIVE, _RECEIVE + "  " + _DEPENDENTS))),
     Variant("next launch not allowed early", _NO_PUSH),
     Variant(
@@ -176,7 +176,7 @@ STAMPS = Variant(
     "stamps",
     (
         _fused("  row_total.open();\n", f"  u64 stamps[{NUM_STAMPS}];\n{_stamp(0)}  row_total.open();\n"),
-        _fused(_LOAD, "  overlap_launches();\n" + _stamp(1) + _LOAD.split("\n", 1)[1]),
+        _fused(_LOAD, "  await_launch_before();\n" + _stamp(1) + _LOAD.split("\n", 1)[1]),
         _fused(_SEND + _SPOTS + _RETIRE, _SEND + _stamp(2) + _SPOTS + _RETIRE + _stamp(3)),
         _fused(_RECEIVE, _RECEIVE + _stamp(4)),
         _fused(_OFFER + "\n", _OFFER + "\n" + _stamp(5)),

@@ -25,10 +25,9 @@ inline u32 load_acquire(u64 address) {
 
 inline void keep(u64&) {}
 
-inline void overlap_launches() {
-  emulator::wait_for_grid_before();
-  emulator::allow_grid_after();
-}
+inline void await_launch_before() { emulator::wait_for_grid_before(); }
+
+inline void allow_next_launch() { emulator::allow_grid_after(); }
 
 // ---- conversions: to nearest, ties to even, as the instructions do ----
 

@@ -129,7 +129,6 @@ def quantisation_error(norm: torch.Tensor, scales: torch.Tensor) -> torch.Tensor
 @pytest.mark.parametrize(
     ("mistake", "cluster"),
     [
-        ("one set of parts", 1),
         ("one set of parts", 2),
         ("no wait for the other blocks", 2),
         ("a mailbox that expects too little", 2),

@@ -86,7 +86,7 @@ __device__ __forceinline__ Control* control_of(const Call& call) { return reinte
 
 // ---- epochs ----
 
-// After overlap_launches. What a kernel loads besides belongs before it: then all is on its way together.
+// After await_launch_before. What a kernel loads besides belongs before it: then all is on its way together.
 __device__ __forceinline__ Turn read_turn(const Call& call) {
   const u32 epoch = *const_cast<volatile u32*>(&control_of(call)->epoch);
   const long long now = clock64();
@@ -94,7 +94,7 @@ __device__ __forceinline__ Turn read_turn(const Call& call) {
 }
 
 __device__ __forceinline__ Turn begin_turn(const Call& call) {
-  overlap_launches();
+  await_launch_before();
   return read_turn(call);
 }
 
@@ -102,8 +102,10 @@ __device__ __forceinline__ Turn begin_turn(const Call& call) {
 __device__ __forceinline__ u32 epoch_after(u32 epoch) { return epoch == 0xffffffffu ? 2u : epoch + 1u; }
 
 // Every thread of the block has read the epoch. It belongs after the first sends, where the barrier costs nothing: data is
-// on its way. Nobody waits for the ticket before `end_turn`.
+// on its way. Nobody waits for the ticket before `end_turn`. Blocks of the next launch would have delayed the sends, so
+// they may come only now.
 __device__ __forceinline__ void retire_epoch(const Call& call, Turn& turn) {
+  allow_next_launch();
   __syncthreads();
   if (threadIdx.x == 0) turn.ticket = atomicAdd(&control_of(call)->arrived_blocks, 1u);
 }

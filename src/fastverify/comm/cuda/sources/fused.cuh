@@ -137,7 +137,7 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
   Span span{row * row_units + column, CLUSTER * blockDim.x, (row + 1) * row_units};
   Unit<WORDS> weight[UNITS];
   RowUnits<WORDS> units;
-  overlap_launches();
+  await_launch_before();
   units.load(call, span, column);
 #pragma unroll
   for (int k = 0; k < UNITS; ++k) {

@@ -42,10 +42,16 @@ __device__ __forceinline__ void keep(u64& value) { asm volatile("" : "+l"(value)
 
 // ---- launches ----
 
-// The next kernel of the stream may take its place on the GPU now; it does nothing before this one has ended.
-__device__ __forceinline__ void overlap_launches() {
+// Before anything that the kernel before on the stream may have written: until then this one only takes its place.
+__device__ __forceinline__ void await_launch_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel of the stream may take its place on the GPU now, while this one still runs.
+__device__ __forceinline__ void allow_next_launch() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
