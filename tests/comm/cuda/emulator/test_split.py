@@ -101,19 +101,28 @@ def test_a_mistake_is_found(emulator: Emulator, mistake: str, has_outboxes: bool
     pytest.fail("thirty schedules were right in spite of it")
 
 
-def run_with_an_aborted_rank(emulator: Emulator, seed: int, edits: tuple[Edit, ...]) -> bool:
-    """One call in place; rank 0 is told to leave before it starts. Whether rank 1 holds the sum in the end."""
-    ranks = EmulatedRanks(emulator, [40, 1], seed, max_bytes=MAX_BYTES, edits=edits)
-    ranks.statuses[0].abort = 1
-    inputs = make_inputs(2, 1024, torch.bfloat16, seed)
-    outputs = ranks.all_reduce(inputs, Launch(Protocol.FLAGS, 4, 32, senders=2), in_place=True)
-    ranks.run(20_000_000)
-    assert ranks.statuses[0].code == 2
-    return torch.equal(outputs[1], add_in_rank_order(inputs))
+def run_aborted_calls(emulator: Emulator, edits: tuple[Edit, ...]) -> tuple[int, int]:
+    """One call in place under each of 20 schedules; rank 0 is told to leave as soon as it asks.
+
+    In how many it left, and in how many of these rank 1 holds the sum all the same, since rank 0 had sent its input.
+    """
+    num_left = num_sums = 0
+    for seed in range(20):
+        ranks = EmulatedRanks(emulator, [40, 1], seed, max_bytes=MAX_BYTES, edits=edits)
+        ranks.statuses[0].abort = 1
+        inputs = make_inputs(2, 1024, torch.bfloat16, seed)
+        outputs = ranks.all_reduce(inputs, Launch(Protocol.FLAGS, 4, 32, senders=2), in_place=True)
+        ranks.run(20_000_000)
+        has_left = ranks.statuses[0].code == 2
+        num_left += has_left
+        num_sums += has_left and torch.equal(outputs[1], add_in_rank_order(inputs))
+    return num_left, num_sums
 
 
 def test_a_rank_that_leaves_has_sent_what_it_held(emulator: Emulator) -> None:
-    assert all(run_with_an_aborted_rank(emulator, seed, ()) for seed in range(10))
+    num_left, num_sums = run_aborted_calls(emulator, ())
+    assert num_left > 5
+    assert num_sums == num_left
 
 
 def test_a_rank_that_leaves_but_writes_would_send_what_it_wrote(emulator: Emulator) -> None:
@@ -122,7 +131,8 @@ def test_a_rank_that_leaves_but_writes_would_send_what_it_wrote(emulator: Emulat
         "if (!await_all(channel, turn, batch, num_batches)) return;",
         "await_all(channel, turn, batch, num_batches);",
     )
-    assert not all(run_with_an_aborted_rank(emulator, seed, (edit,)) for seed in range(30))
+    num_left, num_sums = run_aborted_calls(emulator, (edit,))
+    assert num_sums < num_left
 
 
 def test_a_rank_that_waits_in_vain_keeps_its_input(emulator: Emulator) -> None:

@@ -38,11 +38,12 @@ __device__ __forceinline__ bool await_all(const C& channel, Turn& turn, u64 batc
 
 // Batches first, first + step, ...; the next one is loaded while the lines of this one are on their way.
 template <class C>
-__device__ __forceinline__ void send_batches(const C& channel, const Turn& turn, u64 first, u64 step, u64 num_units) {
+__device__ __forceinline__ void send_batches(const C& channel, Turn& turn, u64 first, u64 step, u64 num_units) {
   const Call& call = channel.call;
   const u64 num_batches = count_batches(num_units);
   Unit<C::WORDS> own[UNITS];
   if (first < num_batches) load_own(call, span_of(first, num_units), own);
+  retire_epoch(call, turn);
   for (u64 batch = first; batch < num_batches; batch += step) {
     send<typename C::Protocol, typename C::Boxes>(call, turn, span_of(batch, num_units), own);
     if (batch + step < num_batches) load_own(call, span_of(batch + step, num_units), own);
@@ -54,6 +55,7 @@ template <class C>
 __device__ __forceinline__ void sum_batches(const C& channel, Turn& turn, u64 first, u64 step, u64 num_units) {
   const Call& call = channel.call;
   const u64 num_batches = count_batches(num_units);
+  retire_epoch(call, turn);
   for (u64 batch = first; batch < num_batches; batch += step) {
     const Span span = span_of(batch, num_units);
     Unit<C::WORDS> own[UNITS];
@@ -75,7 +77,6 @@ __device__ __forceinline__ void all_reduce_split(const Call& call) {
   const auto channel = open_channel<FlagProtocol, Boxes>(call, turn, FIRST);
   const u64 num_units = count_units<FlagProtocol::WORDS>(call.num_bytes);
   const u64 num_senders = min(static_cast<u64>(call.num_senders), count_batches(num_units));  // as launch.py trims
-  retire_epoch(call, turn);
   if (blockIdx.x < num_senders) {
     send_batches(channel, turn, blockIdx.x, num_senders, num_units);
   } else {
