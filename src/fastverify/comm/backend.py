@@ -1,7 +1,8 @@
 """The contract of an all-reduce backend: what a communicator may ask of gloo, shared memory, NCCL or our own kernels.
 
 A backend belongs to one group of ranks. Every rank calls the same methods in the same order with the same shapes and
-dtypes. Reductions add in rank order with float32 accumulation and round once, so all ranks hold the same bits.
+dtypes. Reductions add in rank order (islands: each half of the ranks, then both) with float32
+accumulation and round once, so all ranks hold the same bits.
 Tests: tests/contracts/all_reduce_contract.py runs the same class over every backend.
 """
 

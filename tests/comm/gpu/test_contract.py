@@ -18,7 +18,7 @@ from tests.contracts.all_reduce_contract import (
     check_two_groups,
     joined,
     make_inputs,
-    sum_in_rank_order,
+    sum_to_the_bit,
 )
 from tests.ranks import run_ranks
 
@@ -67,7 +67,7 @@ def check_back_to_back(backend: AllReduceBackend, rank: int, world_size: int, de
         if call % 5 == 4:
             wrong += (backend.all_gather(x) != torch.stack(inputs)).sum()
         else:
-            wrong += (backend.all_reduce(x) != sum_in_rank_order(inputs)).sum()
+            wrong += (backend.all_reduce(x) != sum_to_the_bit(backend, inputs)).sum()
     assert int(wrong) == 0
 
 
