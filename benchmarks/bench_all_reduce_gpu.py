@@ -28,10 +28,10 @@ from fastverify.comm.gpu_bench_run import (
     run_gpu_bench,
 )
 from fastverify.comm.gpu_bench_virtual import VIRTUAL_BACKENDS
-from fastverify.errors import FastverifyError
+from fastverify.errors import ConfigError, FastverifyError
 from fastverify.hardware import read_gpu_facts
 from fastverify.records import write_record
-from fastverify.units import format_bytes, parse_bytes
+from fastverify.units import ITEM_BYTES, format_bytes, parse_bytes
 
 # Source: the project's targets, bf16, two ranks, CUDA graph, microseconds by backend and bytes.
 TARGET_SIZES = (8192, 57_344, 229_376, 1 << 20)
@@ -44,6 +44,7 @@ TARGETS_US = {
 FUSED_ROWS = {"push": (1, 4, 16), "host": (4,)}
 FUSED_ABOVE_US = {"push": 1.0, "host": 2.0}
 ROW_BYTES = 7168 * 2
+MAX_RECORD_BYTES = 2_000_000
 HOST_BACKENDS = ("host", "host_two_shot", "nccl")
 
 
@@ -87,6 +88,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--virtual-ranks", type=int, default=0)
     parser.add_argument("--tune", action="store_true", help="also time the launches that may be worth it")
     parser.add_argument("--sizes", default="", help="such as 8KB,57344,1MB")
+    parser.add_argument("--rows", default="", help="instead of sizes, with --hidden-size: such as 1,2,4,8,16,32,64")
+    parser.add_argument("--hidden-size", type=int, default=0, help="elements of a row of the norm")
     parser.add_argument("--backends", default="", help="such as push,nccl, or all")
     parser.add_argument("--nccl-settings", default="", help="such as default,ll, or all")
     parser.add_argument("--mode", choices=[*MODES, "both"], default="graph")
@@ -95,6 +98,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=50, help="calls in a graph")
     parser.add_argument("--cold-l2", action="store_true")
     parser.add_argument("--seconds", type=float, default=480.0, help="begin no further size after this long")
+    parser.add_argument("--commit", default="", help="what runs here, where there is no checkout: git describe --dirty")
     parser.add_argument("--out", type=Path, help="write samples and machine to this JSON file after every size")
     return parser.parse_args()
 
@@ -107,7 +111,7 @@ def make_config(arguments: argparse.Namespace) -> GpuBenchConfig:
         default = VIRTUAL_BACKENDS
     elif arguments.transport == "host":
         default, setting = HOST_BACKENDS, "p2p_off"
-    sizes = tuple(parse_bytes(size) for size in arguments.sizes.split(",")) if arguments.sizes else DEFAULT_SIZES
+    sizes = choose_sizes(arguments.sizes, arguments.rows, arguments.hidden_size * ITEM_BYTES[arguments.dtype])
     return GpuBenchConfig(
         sizes=tuple(sorted(sizes, key=lambda size: (size not in TARGET_SIZES, size))),
         world_size=arguments.virtual_ranks or arguments.ranks or count_gpus(),
@@ -116,11 +120,23 @@ def make_config(arguments: argparse.Namespace) -> GpuBenchConfig:
         modes=MODES if arguments.mode == "both" else (arguments.mode,),
         dtype=arguments.dtype,
         iterations=arguments.iterations,
+        hidden_size=arguments.hidden_size,
         calls=arguments.calls,
         cold_l2=arguments.cold_l2,
         virtual=virtual,
         tune=arguments.tune,
     )
+
+
+def choose_sizes(sizes: str, rows: str, row_bytes: int) -> tuple[int, ...]:
+    """Message sizes from either option. Raises ConfigError where they do not fit each other."""
+    if rows and (sizes or not row_bytes):
+        raise ConfigError("--rows come with --hidden-size and without --sizes.")
+    if rows:
+        return tuple(int(count) * row_bytes for count in rows.split(","))
+    if row_bytes and not sizes:
+        raise ConfigError("--hidden-size comes with --rows or --sizes.")
+    return tuple(parse_bytes(size) for size in sizes.split(",")) if sizes else DEFAULT_SIZES
 
 
 def save_record(
@@ -139,7 +155,12 @@ def save_record(
         "remarks": list(remarks),
         "setups": setups,
         "rows": [
-            row.to_dict() | {"tried": row.is_candidate, "samples_us": [round(us, 3) for us in row.samples_us]}
+            row.to_dict()
+            | {
+                "row_elements": config.shape(row.num_bytes)[1],
+                "tried": row.is_candidate,
+                "samples_us": [round(us, 3) for us in row.samples_us],
+            }
             for row in rows
         ],
     }
@@ -151,7 +172,16 @@ def save_record(
         "nccl": ".".join(map(str, nccl_version())),
     }
     question = (__doc__ or "").splitlines()[0]
-    write_record(arguments.out, question=question, settings=settings, results=results, machine=machine)
+    write_record(
+        arguments.out,
+        question=question,
+        settings=settings,
+        results=results,
+        machine=machine,
+        commit=arguments.commit,
+    )
+    if arguments.out.stat().st_size > MAX_RECORD_BYTES:
+        print(f"{arguments.out} is larger than {format_bytes(MAX_RECORD_BYTES)}: use fewer --iterations", flush=True)
 
 
 def print_rows(rows: Sequence[GpuBenchRow]) -> None:
@@ -173,7 +203,8 @@ def print_summary(config: GpuBenchConfig, rows: Sequence[GpuBenchRow]) -> None:
         for fused in (False, True):
             part = [row for row in rows if (row.mode, row.fused, row.is_candidate) == (mode, fused, False)]
             ways = dict.fromkeys(row.way for row in part if row.median_us is not None)
-            print(f"\n{'sum + residual + norm' if fused else 'sum'}, {mode}, us")
+            wide = f", rows of {config.hidden_size}" if config.hidden_size else ""
+            print(f"\n{'sum + residual + norm' if fused else 'sum'}{wide}, {mode}, us")
             print(f"{'':<22}" + "".join(f"{format_bytes(size):>10}" for size in sizes))
             for way in ways:
                 found = {row.num_bytes: row for row in part if row.way == way}

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from fastverify.cli import bench
+from fastverify.cli.bench_request import Request
 from fastverify.cli.exit_codes import ExitCode
 from fastverify.cli.main import app, run
 from fastverify.errors import ConfigError
@@ -31,10 +32,24 @@ def test_sizes_of_a_model_are_its_plain_and_verify_pass(tmp_path: Path) -> None:
             }
         )
     )
-    assert bench.choose_sizes("", config, batch=2, k=4, item_bytes=2) == ((1280, 6400), 320)
+    assert bench.choose_sizes(request(model=config, batch=2), "bfloat16") == ((1280, 6400), 320)
     with pytest.raises(ConfigError, match="--model works out the sizes"):
-        bench.choose_sizes("8KB", config, batch=1, k=4, item_bytes=2)
-    assert bench.choose_sizes("8KB, 4096,8192", None, batch=1, k=4, item_bytes=4) == ((4096, 8192), 0)
+        request("8KB", model=config)
+    with pytest.raises(ConfigError, match="--model has a hidden size"):
+        request(model=config, hidden_size=320)
+    assert bench.choose_sizes(request("8KB, 4096,8192"), "float32") == ((4096, 8192), 0)
+
+
+def request(sizes: str = "", model: Path | None = None, batch: int = 1, hidden_size: int = 0) -> Request:
+    return Request(sizes, model, batch, 4, None, "", 5, "", hidden_size)
+
+
+def test_a_hidden_size_gives_rows_of_1_to_64_or_divides_the_sizes() -> None:
+    rows = tuple(count * 4096 * 2 for count in (1, 2, 4, 8, 16, 32, 64))
+    assert bench.choose_sizes(request(hidden_size=4096), "bfloat16") == (rows, 4096)
+    assert bench.choose_sizes(request("56KB", hidden_size=4096), "bfloat16") == ((57344,), 4096)
+    with pytest.raises(ConfigError, match="whole rows of --hidden-size, 14336 bytes, got 8KB"):
+        bench.choose_sizes(request("8KB", hidden_size=7168), "bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,18 @@ def test_json_has_the_promised_names_and_the_advice_for_a_model(
     assert "http" not in page, "the page must work without network"
 
 
+def test_rows_of_a_hidden_size(configs: list[GpuBenchConfig], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "all-reduce", "--hidden-size", "4096"]) == ExitCode.OK
+    assert configs[-1].sizes == tuple(rows * 8192 for rows in (1, 2, 4, 8, 16, 32, 64))
+    assert configs[-1].shape(14 * 8192) == (14, 4096), "not 8 rows of 7168"
+    assert run(["bench", "all-reduce", "--hidden-size", "4096", "--sizes", "56KB"]) == ExitCode.OK
+    assert configs[-1].shape(57344) == (7, 4096)
+
+
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
+        (["--hidden-size", "7168", "--sizes", "8KB"], "sizes are whole rows of 14336 bytes"),
         (["--device", "tpu"], "--device must be one of auto, cpu, cuda, got 'tpu'"),
         (["--backends", "push,nickel"], "--backends is one of push, push_two_shot,"),
         (["--nccl-settings", "fast"], "--nccl-settings is one of default, p2p_off, ll,"),

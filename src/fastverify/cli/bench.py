@@ -40,6 +40,9 @@ def bench_all_reduce(
         Path | None, typer.Option(help="A config.json: measure its plain and its verify pass instead of --sizes.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="With --model: requests decoded together.")] = 1,
+    hidden_size: Annotated[
+        int, typer.Option(min=0, help="Elements of a row of the norm; without --sizes, 1 to 64 such rows are measured.")
+    ] = 0,
     k: Annotated[int, typer.Option("--k", min=1, help="With --model: proposed draft tokens per request.")] = 4,
     world_size: Annotated[
         int | None, typer.Option(help="Ranks to start on this machine. Default: one per GPU, 2 on a CPU.")
@@ -66,7 +69,7 @@ def bench_all_reduce(
         raise ConfigError(f"--plot writes an .html file, got {plot}.")
     if dtype and dtype not in ITEM_BYTES:
         raise ConfigError(f"--dtype must be one of {', '.join(ITEM_BYTES)}, got {dtype!r}.")
-    request = Request(sizes, model, batch, k, world_size, dtype, iterations, backends)
+    request = Request(sizes, model, batch, k, world_size, dtype, iterations, backends, hidden_size)
     gpu_request = GpuRequest(virtual_ranks, nccl_settings, mode, cold_l2)
     if choose_device(device, virtual_ranks) == "cuda":
         all_correct = bench_gpu.run(request, gpu_request, as_json=as_json, plot=plot)
@@ -97,7 +100,7 @@ def run_on_cpu(request: Request, *, as_json: bool, plot: Path | None) -> bool:
             f"`fastverify bench` needs the package {error.name}. Install fastverify[torch], which brings it."
         ) from error
     dtype = request.dtype or "float32"
-    all_sizes, hidden_size = choose_sizes(request.sizes, request.model, request.batch, request.k, ITEM_BYTES[dtype])
+    all_sizes, hidden_size = choose_sizes(request, dtype)
     world_size = 2 if request.world_size is None else request.world_size
     names = split_names(request.backends) or BACKENDS
     config = BenchConfig(all_sizes, world_size, dtype, request.iterations, hidden_size, names)
@@ -122,18 +125,23 @@ def write_plot(config: BenchConfig, result: BenchResult, path: Path) -> None:
     err.print(f"wrote {path}", markup=False)
 
 
-def choose_sizes(sizes: str, model: Path | None, batch: int, k: int, item_bytes: int) -> tuple[tuple[int, ...], int]:
-    """Message sizes in bytes, ascending, and the row of the fused norm (0 where no model gives it)."""
-    if model is not None:
-        if sizes:
-            raise ConfigError("--model works out the sizes, so --sizes cannot be given too.")
-        hidden_size = read_model_config(model).hidden_size
-        row_bytes = hidden_size * item_bytes
-        return (batch * row_bytes, batch * (k + 1) * row_bytes), hidden_size
+def choose_sizes(request: Request, dtype: str) -> tuple[tuple[int, ...], int]:
+    """Message sizes in bytes, ascending, and the row of the fused norm (0 where nothing gives it)."""
+    if request.model is not None:
+        hidden_size = read_model_config(request.model).hidden_size
+        row_bytes = hidden_size * ITEM_BYTES[dtype]
+        return (request.batch * row_bytes, request.batch * (request.k + 1) * row_bytes), hidden_size
+    if sizes := request.row_sizes(dtype):
+        return sizes, request.hidden_size
     try:
-        return tuple(sorted({parse_bytes(text) for text in (sizes or DEFAULT_SIZES).split(",")})), 0
+        texts = (request.sizes or DEFAULT_SIZES).split(",")
+        all_sizes = tuple(sorted({parse_bytes(text) for text in texts}))
     except ValueError as error:
         raise ConfigError(f"--sizes: {error}") from error
+    row_bytes = request.hidden_size * ITEM_BYTES[dtype]
+    if row_bytes and any(num_bytes % row_bytes for num_bytes in all_sizes):
+        raise ConfigError(f"--sizes are whole rows of --hidden-size, {row_bytes} bytes, got {request.sizes}.")
+    return all_sizes, request.hidden_size
 
 
 def run_with_progress(config: BenchConfig) -> BenchResult:

@@ -65,8 +65,6 @@ def find_passes(request: Request) -> tuple[PassSize, ...]:
 
     if request.model is None:
         return ()
-    if request.sizes:
-        raise ConfigError("--model works out the sizes, so --sizes cannot be given too.")
     model = read_model_config(request.model)
     row_bytes = message_bytes(model, 1, ITEM_BYTES[request.dtype or DEFAULT_DTYPE])
     return pass_sizes(model.num_layers, row_bytes, request.batch, request.k)
@@ -84,15 +82,17 @@ def make_config(request: Request, gpu_request: GpuRequest, passes: Sequence[Pass
             f"--virtual-ranks is the world size, got {gpu_request.virtual_ranks} and --world-size {request.world_size}."
         )
     default = VIRTUAL_BACKENDS if virtual else ALL_BACKENDS
+    dtype = request.dtype or DEFAULT_DTYPE
+    sizes = tuple(one.num_bytes for one in passes) or request.row_sizes(dtype) or parse_sizes(request.sizes)
     return GpuBenchConfig(
-        sizes=tuple(one.num_bytes for one in passes) or parse_sizes(request.sizes) or DEFAULT_SIZES,
+        sizes=sizes or DEFAULT_SIZES,
         world_size=gpu_request.virtual_ranks or choose_world_size(request.world_size),
         backends=choose_names(request.backends, ALL_BACKENDS, default, "--backends"),
         nccl_settings=choose_names(gpu_request.nccl_settings, ALL_SETTINGS, (DEFAULT_SETTING,), "--nccl-settings"),
         modes=gpu_request.modes,
-        dtype=request.dtype or DEFAULT_DTYPE,
+        dtype=dtype,
         iterations=request.iterations,
-        hidden_size=read_model_config(request.model).hidden_size if request.model else 0,
+        hidden_size=read_model_config(request.model).hidden_size if request.model else request.hidden_size,
         cold_l2=gpu_request.cold_l2,
         virtual=virtual,
     )
@@ -181,6 +181,8 @@ def make_table(config: GpuBenchConfig, rows: Sequence[GpuBenchRow], *, mode: str
     operation = "sum + residual + norm" if fused else "sum"
     calls = sorted({row.num_calls for row in rows if row.num_calls})
     how = f"in a CUDA graph of {'/'.join(map(str, calls))} calls" if mode == "graph" else "eager, one call at a time"
+    if config.hidden_size:
+        operation += f", rows of {config.hidden_size}"
     kind = "virtual ranks" if config.virtual else "ranks"
     title = (
         f"{operation}, {config.world_size} {kind}, {config.dtype}, {how}, {'cold' if config.cold_l2 else 'warm'} L2: "

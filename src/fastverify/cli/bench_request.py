@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastverify.errors import ConfigError
+from fastverify.units import ITEM_BYTES
 
+ROWS = (1, 2, 4, 8, 16, 32, 64)
 MODES = {"": ("graph",), "graph": ("graph",), "eager": ("eager",), "both": ("graph", "eager")}
 
 
@@ -22,6 +24,18 @@ class Request:
     dtype: str
     iterations: int
     backends: str
+    hidden_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.model is not None and self.sizes:
+            raise ConfigError("--model works out the sizes, so --sizes cannot be given too.")
+        if self.model is not None and self.hidden_size:
+            raise ConfigError("--model has a hidden size, so --hidden-size cannot be given too.")
+
+    def row_sizes(self, dtype: str) -> tuple[int, ...]:
+        """Messages of 1 to 64 rows of `--hidden-size`, which are measured where no sizes are given."""
+        row_bytes = self.hidden_size * ITEM_BYTES[dtype]
+        return tuple(num_rows * row_bytes for num_rows in ROWS) if row_bytes and not self.sizes else ()
 
 
 @dataclass(frozen=True)
