@@ -132,6 +132,7 @@ def test_who_lost_badly_on_both_sides_is_not_tried_between() -> None:
     assert not is_hopeless("host", 6 * KB, rows, "all_reduce"), "it was within a factor of three at 4 KB"
     assert not is_hopeless("vllm", 12 * KB, rows, "all_reduce")
     assert not is_hopeless("host", 32 * KB, rows, "all_reduce"), "nothing larger was measured"
+    assert is_hopeless("vllm", 8 * KB, rows, "all_reduce"), "this very size was measured"
     assert is_hopeless("mscclpp", 12 * KB, rows, "all_reduce"), "it could run neither"
 
 

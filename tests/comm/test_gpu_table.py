@@ -90,10 +90,10 @@ def test_the_text_that_ranks_hand_on_is_checked_too() -> None:
 
 
 def test_the_key_holds_what_may_change_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in (("NCCL_ALGO", "Tree"), ("NCCL_DEBUG", "INFO"), ("HOME", "/nowhere")):
+    for name, value in (("NCCL_ALGO", "Tree"), ("NCCL_P2P_DISABLE", "1"), ("NCCL_DEBUG", "INFO"), ("HOME", "/nowhere")):
         monkeypatch.setenv(name, value)
     environment = read_environment()
-    assert environment["NCCL_ALGO"] == "Tree"
+    assert (environment["NCCL_ALGO"], environment["NCCL_P2P_DISABLE"]) == ("Tree", "1")
     assert not {"NCCL_DEBUG", "HOME"} & set(environment)
     assert read_software()["versions"]["fastverify"] != "unknown"
     assert len(hash_sources()) == 32

@@ -186,7 +186,8 @@ class GpuChooser:
         """Those that lost badly as sums at the sizes on both sides are left out."""
         candidates = list_candidates(opened, names, case, self._group.world_size, make_plan(rows))
         if case.op != "all_gather":
-            out = {name for name in (*OWN_BACKENDS, *opened) if is_hopeless(name, case.num_bytes, rows, "all_reduce")}
+            num_bytes = case.num_bytes if case.op == "all_reduce" else min(case.num_bytes, max(self._shapes.sums))
+            out = {name for name in (*OWN_BACKENDS, *opened) if is_hopeless(name, num_bytes, rows, "all_reduce")}
             candidates = [candidate for candidate in candidates if candidate.backend not in out]
         return lab.measure(case, candidates)
 

@@ -136,13 +136,16 @@ def _way(pick: Pick) -> tuple[str, bool]:
 
 
 def is_hopeless(backend: str, num_bytes: int, rows: Iterable[Row], op: Op) -> bool:
-    """Whether the backend lost badly at the nearest measured sizes on both sides, so that this size can be skipped."""
+    """Whether the backend lost badly at the nearest measured sizes on both sides, so that this size can be skipped.
+
+    A size that was itself measured, for another operation, is both sides.
+    """
     by_size: dict[int, list[Row]] = {}
     for row in rows:
         if _is_usable(row, op):
             by_size.setdefault(row.num_bytes, []).append(row)
-    below = max((size for size in by_size if size < num_bytes), default=None)
-    above = min((size for size in by_size if size > num_bytes), default=None)
+    below = max((size for size in by_size if size <= num_bytes), default=None)
+    above = min((size for size in by_size if size >= num_bytes), default=None)
     if below is None or above is None:
         return False
     return all(_lost_badly(backend, by_size[size]) for size in (below, above))
