@@ -20,7 +20,7 @@ from fastverify.comm.backend import SUPPORTED, Support
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.group import Group
 from fastverify.comm.processes import PeerProcesses
-from fastverify.comm.rmsnorm import add_residual_rms_norm_
+from fastverify.comm.rmsnorm import add_residual_quick_norm_
 from fastverify.errors import CommTimeoutError, FastverifyError, ShapeError, UnsupportedError
 from fastverify.units import format_bytes
 
@@ -89,8 +89,8 @@ class PeerBackend(ABC):
     def all_reduce_residual_rmsnorm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """No fused kernel, unless a subclass has one: an all-reduce, an addition and the reference norm."""
-        return add_residual_rms_norm_(self.all_reduce(x), residual, weight, eps)
+        """No fused kernel, unless a subclass has one: an all-reduce, an addition and torch's norm."""
+        return add_residual_quick_norm_(self.all_reduce(x), residual, weight, eps)
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's `x` in rank order, by way of the CPU: these libraries sum only. Not inside a capture."""
@@ -175,5 +175,4 @@ class OutOfPlacePeer(PeerBackend):
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
     ) -> torch.Tensor:
         """As `all_reduce_residual_rmsnorm`, the norm written into `out`."""
-        total = self.all_reduce_out(x, torch.empty_like(x))
-        return out.copy_(add_residual_rms_norm_(total, residual, weight, eps))
+        return add_residual_quick_norm_(self.all_reduce_out(x, out), residual, weight, eps, out)
