@@ -67,8 +67,9 @@ PLAN = Plan(
     {
         "all_reduce": (Step(64, (pick("push_two_shot"), pick("nccl"))), Step(256, (pick("vllm"), pick("nccl")))),
         "all_reduce_residual_rmsnorm": (
-            Step(64, (pick("push"), pick("nccl"))),
-            Step(256, (pick("nccl", True), pick("push"))),
+            Step(64, (pick("push"), pick("nccl")), 32),
+            Step(256, (pick("nccl", True), pick("push")), 32),
+            Step(1 << 20, (pick("nccl"),), 4096),
         ),
         "all_gather": (Step(64, (pick("push"),)), Step(256, (pick("nccl"),))),
     }

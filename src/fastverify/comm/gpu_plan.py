@@ -63,8 +63,8 @@ class Plan:
         steps = self.steps.get(op, ())
         if not steps:
             return ()
-        if row_bytes:
-            nearest = nearest_row_bytes(self.row_sizes(op), row_bytes)
+        nearest = nearest_row_bytes(self.row_sizes(op), row_bytes) if row_bytes else 0
+        if nearest:
             steps = self.steps_of(op, nearest)
             num_bytes = num_bytes // row_bytes * nearest
         return steps[min(bisect_left([step.max_bytes for step in steps], num_bytes), len(steps) - 1)].picks
