@@ -24,7 +24,7 @@ _ONE_SHOT = (
     Rule(128 * _KB, Launch(Protocol.SENTINEL, 64, 128, pause_ns=100)),
     Rule(192 * _KB, Launch(Protocol.SENTINEL, 128, 128, has_scouts=True)),
     Rule(320 * _KB, Launch(Protocol.SENTINEL, 32, 128, units=2)),
-    Rule(_EVERYTHING, Launch(Protocol.FLAGS, 64, 512)),
+    Rule(_EVERYTHING, Launch(Protocol.FLAGS, 96, 256, senders=32)),
 )
 _FUSED = (
     Rule(4 * _KB, Launch(Protocol.SENTINEL, 64, 256, cluster=8)),
