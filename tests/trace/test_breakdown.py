@@ -120,7 +120,7 @@ def test_the_verdict_names_the_pass_its_collectives_and_the_straggler() -> None:
     assert (profile.passes[0].waiting_us, profile.passes[0].transfer_us) == (0.0, 4.0)
     assert profile.verdict == (
         "A verify pass (batch 1, 4 rows) takes 8 us (median of 4); 4 all-reduces (custom all reduce) cost 4 us of it "
-        "with no compute under them (50%); the others wait for rank 0."
+        "with no compute under them (50%); rank 1 waits for rank 0."
     )
 
 

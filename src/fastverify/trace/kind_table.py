@@ -192,7 +192,8 @@ COLLECTIVES = [
 
 COMPUTE = [
     ComputeRow(
-        r"__amd_rocclr_(?:copy|fill)Buffer|^MEMORY_COPY_|^Memcpy |^Memset ", KernelClass.MEMORY, "seen: MI300; kineto"),
+        r"__amd_rocclr_(?:copy|fill)Buffer|^MEMORY_COPY_|^Memcpy |^Memset |^mem(?:cpy|set)\d+_post$",
+        KernelClass.MEMORY, "seen: MI300, H200 (copies of graphs run as kernels); kineto"),
     ComputeRow(
         r"(?i:flash_?attn|flash_fwd|fmha|attention|mla_(?:decode|fwd)|flashmla|paged_kv|flash::|batch(?:decode|prefill)with"
         r"|_fwd_grouped_kernel_stage\d|^_fwd_kernel|num_kv_splits|merge_state|persistent_attention)",

@@ -117,6 +117,8 @@ class RankRow(Row):
     totals: Totals
     num_matched_collectives: int | None = None
     waiting_us: float | None = None
+    first_waiting_us: float | None = None
+    """The part of the waiting in the first collective: the start of the other ranks' profilers, not of the program."""
     transfer_us: float | None = None
     last_arrivals: int | None = None
     clock_offset_us: float | None = None

@@ -3,7 +3,8 @@
 Clocks of two hosts differ by more than a collective lasts, so ranks are aligned on the ends of collectives, which all
 ranks leave together. The n-th collective of a kind on one rank is the n-th of that kind on the others; ids are never
 compared. The last rank to arrive waits for nobody: the minimum over ranks is the transfer, the rest of a rank's time is
-waiting. A collective with a rank that leaves early (broadcast, send) is not told apart.
+waiting. The first collective names no straggler: its waiting is the start of the other ranks' profilers. A collective
+with a rank that leaves early (broadcast, send) is not told apart.
 """
 
 from __future__ import annotations
@@ -64,15 +65,18 @@ def match_ranks(rows: Sequence[RankRow], works: Sequence[Work]) -> Matching:
     durations = matched.end_ns - matched.start_ns
     transfer = durations.min(axis=0)
     transfer_ns[matched.row] = transfer
-    waiting = (durations - transfer).sum(axis=1)
+    each_waiting = durations - transfer
+    waiting = each_waiting.sum(axis=1)
+    first = int(matched.end_ns[0].argmin())
     last = np.bincount(durations.argmin(axis=0), minlength=len(rows))
     offsets = np.median(matched.end_ns - matched.end_ns[0], axis=1)
-    straggler = _straggler(waiting, durations)
+    straggler = _straggler(np.delete(each_waiting, first, axis=1), np.delete(durations, first, axis=1))
     filled = [
         row.model_copy(
             update={
                 "num_matched_collectives": durations.shape[1],
                 "waiting_us": ns_to_us(int(waiting[i])),
+                "first_waiting_us": ns_to_us(int(each_waiting[i, first])),
                 "transfer_us": ns_to_us(int(transfer.sum())),
                 "last_arrivals": int(last[i]),
                 "clock_offset_us": ns_to_us(float(offsets[i])),
@@ -120,8 +124,9 @@ def _by_kind(work: Work) -> dict[tuple[str, str], Int64]:
     return {key: np.array(sorted(found, key=lambda i: int(work.end_ns[i]))) for key, found in groups.items()}
 
 
-def _straggler(waiting: Int64, durations: Int64) -> int | None:
+def _straggler(each_waiting: Int64, durations: Int64) -> int | None:
     """The rank that the others wait for; None when nobody waits much or all wait for each other in turn."""
+    waiting = each_waiting.sum(axis=1)
     candidate = int(waiting.argmin())
     others = np.arange(len(waiting)) != candidate
     lost = float(waiting[others].sum()) / max(float(durations.sum(axis=1)[others].sum()), 1.0)

@@ -37,7 +37,9 @@ def headline(profile: Profile) -> str:
         parts.append(_gaps(row))
     straggler = next((rank for rank in profile.ranks if rank.is_straggler), None)
     if straggler is not None:
-        parts.append(f"the others wait for rank {straggler.rank}")
+        others = [rank.rank for rank in profile.ranks if rank is not straggler]
+        who = f"rank {others[0]} waits" if len(others) == 1 else "the others wait"
+        parts.append(f"{who} for rank {straggler.rank}")
     return "; ".join(parts) + "."
 
 

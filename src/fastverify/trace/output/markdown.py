@@ -14,6 +14,7 @@ from fastverify.trace.output.words import (
     about_passes,
     collective_cells,
     comparison_cells,
+    first_collective_note,
     pass_cells,
     rank_cells,
 )
@@ -54,7 +55,9 @@ def _about(profile: Profile) -> str:
 
 
 def _ranks(profile: Profile) -> str:
-    return "Ranks:\n\n" + _table(RANK_COLUMNS, (rank_cells(rank) for rank in profile.ranks))
+    table = "Ranks:\n\n" + _table(RANK_COLUMNS, (rank_cells(rank) for rank in profile.ranks))
+    note = first_collective_note(profile)
+    return f"{table}\n\n{note}" if note else table
 
 
 def _health(profile: Profile) -> str:

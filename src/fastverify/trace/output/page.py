@@ -19,6 +19,7 @@ from fastverify.trace.output.words import (
     RANK_COLUMNS,
     about_passes,
     collective_cells,
+    first_collective_note,
     pass_cells,
     rank_cells,
     segments,
@@ -56,6 +57,7 @@ def render_page(analysis: Analysis) -> str:
         note=LAUNCH_BOUND_NOTE,
         rank_columns=RANK_COLUMNS,
         ranks=[rank_cells(one) for one in profile.ranks],
+        rank_note=first_collective_note(profile),
         format_us=format_us,
     )
 

@@ -15,6 +15,7 @@ from fastverify.trace.output.words import (
     RANK_COLUMNS,
     collective_cells,
     comparison_cells,
+    first_collective_note,
     pass_cells,
     rank_cells,
     segments,
@@ -56,6 +57,7 @@ def ranks_table(profile: Profile) -> Table:
     table = _table(RANK_COLUMNS, title="whole file")
     for rank in profile.ranks:
         table.add_row(*rank_cells(rank))
+    table.caption = first_collective_note(profile)
     return table
 
 

@@ -11,6 +11,8 @@ PASS_COLUMNS = ("passes", "wall", "compute", "exposed comm", "gaps", "collective
 COLLECTIVE_COLUMNS = ("collective", "per pass", "size", "median", "min", "max", "sum")
 RANK_COLUMNS = ("rank", "span", "compute", "exposed comm", "idle", "waiting", "transfer")
 LAUNCH_BOUND_NOTE = "AR: all-reduces. L: launch-bound, the host launches too late for a fifth of the pass."
+# Arbitrary: a smaller part of the waiting misleads nobody.
+FIRST_SHARE = 0.1
 COMPARISON_COLUMNS = ("pass", "measure", "before", "after", "ratio")
 
 
@@ -49,6 +51,18 @@ def rank_cells(rank: RankRow) -> tuple[str, ...]:
         with_share(totals.idle_us, totals.span_us),
         "-" if rank.waiting_us is None else format_us(rank.waiting_us),
         "-" if rank.transfer_us is None else format_us(rank.transfer_us),
+    )
+
+
+def first_collective_note(profile: Profile) -> str | None:
+    """What the first collective adds to the table of ranks; None where it is no matter."""
+    waits = [rank for rank in profile.ranks if (rank.first_waiting_us or 0.0) > FIRST_SHARE * (rank.waiting_us or 0.0)]
+    if not waits:
+        return None
+    parts = [f"{format_us(rank.first_waiting_us or 0.0)} on rank {rank.rank}" for rank in waits]
+    return (
+        f"Of the waiting, {' and '.join(parts)} {'is' if len(waits) == 1 else 'are'} in the first collective: the "
+        "profilers of the ranks do not start together. Rows of passes are medians and leave it out."
     )
 
 
