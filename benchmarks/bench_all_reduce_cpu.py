@@ -1,6 +1,6 @@
 """How fast is the shared-memory all-reduce against gloo between CPU ranks, alone and fused with residual and RMSNorm?
 
-Every backend in the same run, in turn, checked against an exact sum; see src/fastverify/comm/bench.py for the method.
+Every backend in the same run, in turn, checked against an exact sum; the method is that of src/fastverify/comm/bench/cpu.py.
 Each setting is launched several times, because where the ranks' cores lie decides much and changes between launches;
 the spread between launches is that of A against A. Run it on a quiet machine.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from fastverify.comm.bench import BenchConfig, BenchResult, BenchRow
-from fastverify.comm.bench_launch import run_bench
+from fastverify.comm.bench.cpu import BenchConfig, BenchResult, BenchRow
+from fastverify.comm.bench.cpu_launch import run_bench
 from fastverify.records import write_record
 from fastverify.units import format_bytes, parse_bytes
 

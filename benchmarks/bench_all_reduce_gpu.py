@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from fastverify.comm.gpu_bench_rows import DEFAULT_SETTING, DEFAULT_SIZES, MODES, GpuBenchConfig, GpuBenchRow, fastest
-from fastverify.comm.gpu_bench_run import (
+from fastverify.comm.bench.gpu_rows import DEFAULT_SETTING, DEFAULT_SIZES, MODES, GpuBenchConfig, GpuBenchRow, fastest
+from fastverify.comm.bench.gpu_run import (
     ALL_BACKENDS,
     ALL_SETTINGS,
     choose_names,
@@ -27,7 +27,7 @@ from fastverify.comm.gpu_bench_run import (
     require_gpus,
     run_gpu_bench,
 )
-from fastverify.comm.gpu_bench_virtual import VIRTUAL_BACKENDS
+from fastverify.comm.bench.gpu_virtual import VIRTUAL_BACKENDS
 from fastverify.errors import ConfigError, FastverifyError
 from fastverify.hardware import read_gpu_facts
 from fastverify.records import write_record

@@ -20,8 +20,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fastverify.comm.backend import AllReduceBackend
-from fastverify.comm.gpu_backends import find_gpu_backend
-from fastverify.comm.gpu_timing import capture, timing_stream
+from fastverify.comm.gpu.backends import find_gpu_backend
+from fastverify.comm.gpu.timing import capture, timing_stream
 from fastverify.comm.group import close_group, create_group
 from fastverify.errors import FastverifyError
 

@@ -35,12 +35,12 @@ from fastverify.comm.accuracy import (
 )
 from fastverify.comm.backend import AllReduceBackend
 from fastverify.comm.gloo import GlooBackend
-from fastverify.comm.gpu_backends import GPU_BACKENDS, find_gpu_backend
-from fastverify.comm.gpu_timing import capture, time_replays, timing_stream
+from fastverify.comm.gpu.backends import GPU_BACKENDS, find_gpu_backend
+from fastverify.comm.gpu.timing import capture, time_replays, timing_stream
 from fastverify.comm.group import Group, create_group
-from fastverify.comm.nccl import NcclBackend, read_nccl_versions
-from fastverify.comm.nccl_failure import check_server_calls
-from fastverify.comm.nccl_settings import NCCL_SETTINGS, explain_failure
+from fastverify.comm.peers.nccl import NcclBackend, read_nccl_versions
+from fastverify.comm.peers.nccl_failure import check_server_calls
+from fastverify.comm.peers.nccl_settings import NCCL_SETTINGS, explain_failure
 from fastverify.errors import CommTimeoutError, FastverifyError
 
 _SIZES = (8, 4096, 7168, 28_672, 114_688, 524_288)

@@ -32,7 +32,7 @@ from fastverify.comm.accuracy import (
 from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol
 from fastverify.comm.cuda.rank import CudaRank
 from fastverify.comm.cuda.virtual_ranks import VirtualRanks
-from fastverify.comm.gpu_backends import find_gpu_backend
+from fastverify.comm.gpu.backends import find_gpu_backend
 from fastverify.comm.group import close_group, create_group
 from fastverify.errors import CommTimeoutError, ConfigError, ShapeError
 
@@ -74,9 +74,6 @@ def list_cases() -> Iterator[Case]:
         if (algorithm, protocol) != (Algorithm.ISLANDS, Protocol.FLAGS):
             launch = Launch(protocol, 4, 128, units, algorithm=algorithm)
             yield from (Case((size,), torch.bfloat16, launch) for size in SIZES)
-    for units in UNITS:
-        launch = Launch(Protocol.FLAGS, 4, 128, units, senders=1)
-        yield from (Case((size,), torch.bfloat16, launch) for size in SIZES)
     for protocol, cluster in product((Protocol.LINES, Protocol.SENTINEL), CLUSTERS):
         launch = Launch(protocol, 2 * cluster, 128, cluster=cluster)
         yield from (Case(shape, torch.bfloat16, launch, is_fused=True) for shape in ROWS)

@@ -88,7 +88,7 @@ def test_json_has_the_promised_names_and_nothing_else_on_stdout(
 def test_a_wrong_sum_is_a_finding_and_stands_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastverify.comm.bench import BenchResult, BenchRow
+    from fastverify.comm.bench.cpu import BenchResult, BenchRow
 
     rows = (
         BenchRow("gloo", 4096, 2, "float32", False, 300.0, 9.0, True),

@@ -7,8 +7,8 @@ import pytest
 from fastverify.cli import bench_gpu
 from fastverify.cli.exit_codes import ExitCode
 from fastverify.cli.main import run
-from fastverify.comm import gpu_bench_run
-from fastverify.comm.gpu_bench_rows import DEFAULT_SIZES, GpuBenchConfig, GpuBenchResult, GpuBenchRow
+from fastverify.comm.bench import gpu_run
+from fastverify.comm.bench.gpu_rows import DEFAULT_SIZES, GpuBenchConfig, GpuBenchResult, GpuBenchRow
 
 ROW_KEYS = {
     "backend", "num_bytes", "world_size", "dtype", "fused", "median_us", "iqr_us", "correct", "reason",
@@ -60,7 +60,7 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> list[GpuBenchConfig]:
         setups = {"push": "one kernel; out of place", "vllm": "did not run: not installed"}
         return GpuBenchResult(tuple(rows), setups, 0.63, ("warm L2: all in the cache",))
 
-    monkeypatch.setattr(gpu_bench_run, "count_gpus", lambda: 2)
+    monkeypatch.setattr(gpu_run, "count_gpus", lambda: 2)
     monkeypatch.setattr(bench_gpu, "run_with_progress", measure)
     return asked
 
@@ -162,7 +162,7 @@ def test_bad_input_is_one_line_that_lists_what_is_allowed(
 def test_one_gpu_needs_to_be_told_how(
     configs: list[GpuBenchConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_bench_run, "count_gpus", lambda: 1)
+    monkeypatch.setattr(gpu_run, "count_gpus", lambda: 1)
     assert run(["bench", "all-reduce", "--device", "cuda"]) == ExitCode.BAD_INPUT
     assert "--virtual-ranks 2" in capsys.readouterr().err
     assert run(["bench", "all-reduce", "--virtual-ranks", "4", "--sizes", "8KB"]) == ExitCode.OK
@@ -172,6 +172,6 @@ def test_one_gpu_needs_to_be_told_how(
 
 
 def test_no_gpu_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(gpu_bench_run, "count_gpus", lambda: 0)
+    monkeypatch.setattr(gpu_run, "count_gpus", lambda: 0)
     assert run(["bench", "all-reduce", "--virtual-ranks", "2"]) == ExitCode.ENVIRONMENT
     assert "needs an NVIDIA GPU that torch sees" in capsys.readouterr().err

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from fastverify.comm import gpu_backends
 from fastverify.comm.backend import SUPPORTED, Support
+from fastverify.comm.bench.gpu_rank import GpuRank
+from fastverify.comm.bench.gpu_rows import GpuBenchConfig
 from fastverify.comm.gloo import GlooBackend
-from fastverify.comm.gpu_backends import GpuBackendSpec
-from fastverify.comm.gpu_bench_rank import GpuRank
-from fastverify.comm.gpu_bench_rows import GpuBenchConfig
+from fastverify.comm.gpu import backends
+from fastverify.comm.gpu.backends import GpuBackendSpec
 from fastverify.comm.group import Group
 from fastverify.comm.rmsnorm import add_residual_rms_norm_
 
@@ -25,7 +25,7 @@ NAMES = ("push", "nccl", "host", "vllm", "flashinfer", "mscclpp")
 def open_rank(config: GpuBenchConfig, rank: int, folder: str) -> GpuRank:
     """A rank of the benchmark on a CPU, with the backends below under names of real ones."""
     for name in NAMES:
-        gpu_backends.GPU_BACKENDS[name] = GpuBackendSpec(name, __name__, f"{name} for this test")
+        backends.GPU_BACKENDS[name] = GpuBackendSpec(name, __name__, f"{name} for this test")
     return GpuRank(config, rank, folder, CpuDevice)
 
 

@@ -1,7 +1,7 @@
 """Backends that stand in for those of GPUs: they sum through shared memory and take the time that a formula says.
 
 The time is read from a clock that every call moves, so a choice made with them is the same on every machine. Names are
-those of gpu_backends.py, since that is what rules and reports speak of.
+those of gpu/backends.py, since that is what rules and reports speak of.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from fastverify.comm.backend import SUPPORTED, Support
 from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol, Rule
-from fastverify.comm.gpu_backends import GpuBackendSpec
+from fastverify.comm.gpu.backends import GpuBackendSpec
 from fastverify.comm.group import Group
 from fastverify.comm.shm import ShmBackend
 from fastverify.errors import EnvironmentMissingError, UnsupportedError
@@ -236,5 +236,5 @@ def create_fabric_backend(group: Group, fabric: str) -> FakePush:
 
 
 def make_specs(*names: str) -> dict[str, GpuBackendSpec]:
-    """Specs as in gpu_backends.py."""
+    """Specs as in gpu/backends.py."""
     return {name: GpuBackendSpec(name, __name__, "a stand-in") for name in names}

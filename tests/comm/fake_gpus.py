@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from fastverify.comm import peer_gpus
 from fastverify.comm.group import Group
+from fastverify.comm.peers import peer_gpus
 
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d", "GPU-e", "GPU-f", "GPU-g", "GPU-h")
 

@@ -2,7 +2,7 @@
 
 A subclass names a factory: an importable function from a Group to a backend. Each test starts ranks, and every rank
 makes the inputs of all ranks from seeds, so that it can work out the expected sum by itself. A factory with a method
-`pick_device(rank)` gets its tensors there (tests/comm/gpu/gpu_ranks.py); the others get them on the CPU.
+`pick_device(rank)` gets its tensors there (tests/comm/on_gpus/gpu_ranks.py); the others get them on the CPU.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from fastverify.model_config import read_model_config
 from fastverify.units import ITEM_BYTES, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from fastverify.comm.bench import BenchConfig, BenchResult, BenchRow
+    from fastverify.comm.bench.cpu import BenchConfig, BenchResult, BenchRow
 
 SCHEMA_VERSION = 1
 DEFAULT_SIZES = "4KB,8KB,16KB,32KB,64KB,256KB,1MB"
@@ -94,7 +94,7 @@ def choose_device(device: str, virtual_ranks: int) -> str:
 def run_on_cpu(request: Request, *, as_json: bool, plot: Path | None) -> bool:
     """Measure, print, plot; whether every answer was right."""
     try:
-        from fastverify.comm.bench import BACKENDS, BenchConfig
+        from fastverify.comm.bench.cpu import BACKENDS, BenchConfig
     except ImportError as error:
         raise EnvironmentMissingError(
             f"`fastverify bench` needs the package {error.name}. Install fastverify[torch], which brings it."
@@ -146,7 +146,7 @@ def choose_sizes(request: Request, dtype: str) -> tuple[tuple[int, ...], int]:
 
 def run_with_progress(config: BenchConfig) -> BenchResult:
     """Measure with a progress bar on stderr."""
-    from fastverify.comm.bench_launch import run_bench
+    from fastverify.comm.bench.cpu_launch import run_bench
 
     with Progress(console=err, transient=True) as progress:
         task = progress.add_task(f"starting {config.world_size} ranks", total=None)

@@ -20,8 +20,8 @@ from fastverify.model_config import message_bytes, read_model_config
 from fastverify.units import ITEM_BYTES, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from fastverify.comm.gpu_bench_advice import Advice, PassSize
-    from fastverify.comm.gpu_bench_rows import GpuBenchConfig, GpuBenchResult, GpuBenchRow
+    from fastverify.comm.bench.gpu_advice import Advice, PassSize
+    from fastverify.comm.bench.gpu_rows import GpuBenchConfig, GpuBenchResult, GpuBenchRow
 
 SCHEMA_VERSION = 1
 DEFAULT_DTYPE = "bfloat16"
@@ -30,8 +30,8 @@ DEFAULT_DTYPE = "bfloat16"
 def run(request: Request, gpu_request: GpuRequest, *, as_json: bool, plot: Path | None) -> bool:
     """Measure, print, plot; whether every answer was right."""
     try:
-        from fastverify.comm.gpu_bench_advice import advise
-        from fastverify.comm.gpu_bench_run import require_gpus
+        from fastverify.comm.bench.gpu_advice import advise
+        from fastverify.comm.bench.gpu_run import require_gpus
     except ImportError as error:
         raise EnvironmentMissingError(
             f"`fastverify bench` needs the package {error.name}. Install fastverify[torch], which brings it."
@@ -53,7 +53,7 @@ def run(request: Request, gpu_request: GpuRequest, *, as_json: bool, plot: Path 
 def count_gpus() -> int:
     """GPUs that torch sees; none where torch is not installed."""
     try:
-        from fastverify.comm.gpu_bench_run import count_gpus as count
+        from fastverify.comm.bench.gpu_run import count_gpus as count
     except ImportError:
         return 0
     return count()
@@ -61,7 +61,7 @@ def count_gpus() -> int:
 
 def find_passes(request: Request) -> tuple[PassSize, ...]:
     """The kinds of pass of the model, where one was given."""
-    from fastverify.comm.gpu_bench_advice import pass_sizes
+    from fastverify.comm.bench.gpu_advice import pass_sizes
 
     if request.model is None:
         return ()
@@ -72,9 +72,9 @@ def find_passes(request: Request) -> tuple[PassSize, ...]:
 
 def make_config(request: Request, gpu_request: GpuRequest, passes: Sequence[PassSize]) -> GpuBenchConfig:
     """Settings after every default is resolved. Raises ConfigError for a name that does not exist."""
-    from fastverify.comm.gpu_bench_rows import DEFAULT_SETTING, DEFAULT_SIZES, GpuBenchConfig
-    from fastverify.comm.gpu_bench_run import ALL_BACKENDS, ALL_SETTINGS, choose_names
-    from fastverify.comm.gpu_bench_virtual import VIRTUAL_BACKENDS
+    from fastverify.comm.bench.gpu_rows import DEFAULT_SETTING, DEFAULT_SIZES, GpuBenchConfig
+    from fastverify.comm.bench.gpu_run import ALL_BACKENDS, ALL_SETTINGS, choose_names
+    from fastverify.comm.bench.gpu_virtual import VIRTUAL_BACKENDS
 
     virtual = gpu_request.virtual_ranks > 0
     if virtual and request.world_size not in (None, gpu_request.virtual_ranks):
@@ -123,7 +123,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 def run_with_progress(config: GpuBenchConfig) -> GpuBenchResult:
     """Measure with a progress bar on stderr."""
-    from fastverify.comm.gpu_bench_run import run_gpu_bench
+    from fastverify.comm.bench.gpu_run import run_gpu_bench
 
     with Progress(console=err, transient=True) as progress:
         task = progress.add_task(f"starting {config.world_size} ranks", total=None)
@@ -176,7 +176,7 @@ def print_result(config: GpuBenchConfig, result: GpuBenchResult, advice: Sequenc
 
 def make_table(config: GpuBenchConfig, rows: Sequence[GpuBenchRow], *, mode: str, fused: bool) -> Table:
     """One line per way that ran at some size, one column per size; the last line names the fastest correct one."""
-    from fastverify.comm.gpu_bench_rows import fastest
+    from fastverify.comm.bench.gpu_rows import fastest
 
     operation = "sum + residual + norm" if fused else "sum"
     calls = sorted({row.num_calls for row in rows if row.num_calls})

@@ -25,7 +25,7 @@ from fastverify.tuning.tuner import Tuner
 from fastverify.units import ITEM_BYTES
 
 if TYPE_CHECKING:
-    from fastverify.comm.bench import BenchConfig
+    from fastverify.comm.bench.cpu import BenchConfig
 
 RUNS = Path("runs")
 # Rows of a pass that the table covers: plain decoding, chains of 1 to 8 drafts, a tree, one prompt chunk.
@@ -118,7 +118,7 @@ def measure_all_reduce(config: EngineConfig, model_folder: Path, iterations: int
 
 def _bench_config(config: EngineConfig, model_folder: Path, iterations: int) -> BenchConfig:
     try:
-        from fastverify.comm.bench import BenchConfig
+        from fastverify.comm.bench.cpu import BenchConfig
     except ImportError as error:
         raise EnvironmentMissingError(
             f"measuring the all-reduce needs the package {error.name}. Install fastverify[torch], which brings it."

@@ -16,8 +16,8 @@ import torch
 
 from fastverify.comm.backend import AllReduceBackend, OutOfPlaceBackend, Support
 from fastverify.comm.chooser import Choice, choose_auto, choose_gloo, choose_shm
-from fastverify.comm.gpu_backends import GPU_BACKENDS
-from fastverify.comm.gpu_chooser import choose_gpu
+from fastverify.comm.gpu.backends import GPU_BACKENDS
+from fastverify.comm.gpu.chooser import choose_gpu
 from fastverify.comm.group import Group, create_group
 from fastverify.comm.local import LocalBackend
 from fastverify.comm.profiled import ProfiledBackend
@@ -183,7 +183,7 @@ def single_rank_communicator() -> Communicator:
 def create_communicator(group: Group, backend: str = "auto", *, fuse_rmsnorm: bool = True) -> Communicator:
     """A communicator over the named backend; `backend_name` and `choice_reason` say what "auto" became.
 
-    On CPUs: auto, gloo, shm. On GPUs: auto and the names of gpu_backends.py; what was measured is kept in a file, and
+    On CPUs: auto, gloo, shm. On GPUs: auto and the names of gpu/backends.py; what was measured is kept in a file, and
     the first time takes a few seconds. Every rank of the group calls this with the same arguments.
     Raises: ConfigError for another name; EnvironmentMissingError where the backend cannot run on every rank.
     """

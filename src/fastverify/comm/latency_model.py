@@ -4,7 +4,7 @@ A call is one launch, then one to three rounds. In each round a rank writes, the
 passed the narrowest place: the rank's own link, or what leads to the other switch or root complex. Through host memory
 a rank also reads back what came, and that starts only when it has been written.
 It does not know: ranks that come late, other traffic, cold caches, how well a launch is chosen.
-Source of the terms: what was measured on one H200 and published elsewhere; docs/all-reduce.md judges them.
+Source of the terms: what was measured on two H200 and published elsewhere; docs/all-reduce-predictions.md judges them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from fastverify.errors import ConfigError
 _BYTES_PER_US = 1e3  # of 1 GB/s
 # Measured: prototype of 64 x 256 threads at 1 MB, eight batches (1 and 2 NVIDIA H200, 2026-11).
 _WAIT_PER_EXTRA_BATCH = 0.5
-# Measured: host sentinel, 57 to 115 KB, one H200: 87 us per MB; data alone would take 70, all traffic in turn 105.
-_VISIBLE_CLEARING = 0.5
+# Measured: all_reduce_gpu_h200x2_2026-11.json and tune_host, host memory: sentinels up to 224 KB show next to nothing
+# of it, at 512 KB they take what flags do. Mostly hidden, since PCIe carries both ways at once.
+_VISIBLE_CLEARING = 0.2
 # Islands exchange float32; messages are taken to have two bytes per element.
 _PARTIAL_SUM_FACTOR = 2.0
 
@@ -101,9 +102,9 @@ def predict_latency_us(
     _check(algorithm, protocol, world_size, link)
     rounds = rounds_of(algorithm, protocol, world_size, link.island_size)
     fixed_us = link.launch_us + len(rounds) * (link.work_us + link.per_peer_us * (world_size - 2))
-    round_us = _host_round_us if algorithm.uses_host_memory else _peer_round_us
-    data_us = sum(round_us(item, protocol, world_size, num_bytes, link) for item in rounds)
-    return fixed_us + data_us + _bytes_us(num_bytes, link.handle_gb_per_s)
+    if algorithm.uses_host_memory:
+        return fixed_us + sum(_host_round_us(item, protocol, world_size, num_bytes, link) for item in rounds)
+    return fixed_us + link.push_start_us + sum(_peer_round_us(item, protocol, num_bytes, link) for item in rounds)
 
 
 def best_protocol(algorithm: Scheme, world_size: int, num_bytes: int, link: LinkFacts) -> tuple[Protocol, float]:
@@ -148,7 +149,7 @@ def predict_all(world_size: int, sizes: Sequence[int], link: LinkFacts) -> list[
 
 
 def predict_fused_us(
-    algorithm: Scheme, world_size: int, num_rows: int, row_bytes: int, link: LinkFacts, rows_at_once: int = 16
+    algorithm: Scheme, world_size: int, num_rows: int, row_bytes: int, link: LinkFacts, rows_at_once: int = 64
 ) -> float:
     """Sum, residual and RMSNorm in one kernel: lines or sentinel, and a norm for every pass over rows."""
     data = [p for p in protocols_of(algorithm, world_size) if p is not Protocol.FLAGS]
@@ -158,9 +159,11 @@ def predict_fused_us(
     return sum_us + link.norm_us + extra_passes * _WAIT_PER_EXTRA_BATCH * (flag_us + link.norm_us)
 
 
-def _peer_round_us(item: Round, protocol: Protocol, world_size: int, num_bytes: int, link: LinkFacts) -> float:
+def _peer_round_us(item: Round, protocol: Protocol, num_bytes: int, link: LinkFacts) -> float:
     wire_bytes = num_bytes * _line_factor(protocol)
     wire_us = _bytes_us(wire_bytes * item.written, link.peer_gb_per_s)
+    # What has come is summed while the rest is on its way: it counts only where no link is slower.
+    wire_us = max(wire_us, _bytes_us(num_bytes * item.read, link.handle_gb_per_s))
     flag_us = link.flag_us
     if item.crossing:
         wire_us = max(wire_us, _bytes_us(wire_bytes * item.crossing, link.cross_gb_per_s))

@@ -18,22 +18,26 @@ _KB = 1024
 class LinkFacts:
     """Bandwidths are of one GPU while all GPUs send, in 1e9 bytes/s; 0 is what nobody knows.
 
-    `launch_us`: an empty kernel in a graph. `work_us`: load, add and store of a small message. `flag_us`: from a store
-    to the load that sees it. `host_fence_us`: what a flag costs above data that carries its own readiness.
+    `launch_us`: an empty kernel in a graph. `push_start_us`: what a push takes beside everything here, once per call.
+    `work_us`: load, add and store of a small message, per round. `flag_us`: from a store to the load that sees it.
+    `host_fence_us`: what a flag costs above data that carries its own readiness.
     `island_size`: GPUs behind one switch or root complex, 0 for all. `cross_gb_per_s`: everything that one island sends
     to the others together. `batch_bytes`: what a kernel's blocks move at a time.
     """
 
-    # Measured: empty nodes of the record all_reduce_gpu_tune_h200_2026-11, launches overlapped.
+    # Measured: empty kernels of all_reduce_gpu_virtual_h200_2026-11.json; 0.64 to 0.93 in the other runs of that day.
     launch_us: float = 0.65
-    # Measured: one-GPU push of 8 KB less launch and an assumed local flag of 0.7.
+    # Measured: all_reduce_gpu_h200x2_2026-11.json, push of 4 to 224 KB less launch, work and the flag of `bench links`;
+    # on one GPU, with a flag of 0.22, the same is missing. Through host memory it is not. Not explained.
+    push_start_us: float = 0.6
+    # Measured: push two-shot less push, 8 KB, all_reduce_gpu_settings_h200x2_2026-11.json: 1.17, of which 0.7 is a flag.
     work_us: float = 0.45
     # Published: SGLang's kernel on H100 at 4 KB takes 2.5, 2.7, 3.5 us with 2, 4, 8 ranks.
     per_peer_us: float = 0.1
     # Measured: twice what two ranks that share one H200 reach, 57 KB to 1 MB.
     handle_gb_per_s: float = 930.0
-    # Measured: fused less plain push, one H200, 1 and 4 rows.
-    norm_us: float = 1.2
+    # Measured: all_reduce_gpu_rows7168_h200x2_2026-11.json, fused less plain, 1 to 32 rows: 0.65 to 1.6.
+    norm_us: float = 1.0
     flag_us: float = 0.7
     peer_gb_per_s: float = 0.0
     island_size: int = 0
@@ -47,18 +51,19 @@ class LinkFacts:
     batch_bytes: int = 2048 * _KB
 
 
-# Measured: prototypes of LINES over NVLink and on one GPU, the same launch, are 0.4 us apart (2x H200, 2026-11).
-# 390 GB/s: published reads of H100 over NVLink, SGLang's kernel, 2 to 8 ranks at 1 MB: 308 to 407.
-H200_NVLINK = LinkFacts(flag_us=1.1, peer_gb_per_s=390.0)
-# Measured: slope and start of the host prototype with 2 H200, each on its own PCIe Gen5 x16, and of host FLAGS on one.
-# 300 GB/s of all ranks together: an assumption.
+# Measured: links_h200x2_2026-11.txt, two NVIDIA H200; stores of both at once.
+H200_NVLINK = LinkFacts(flag_us=0.70, peer_gb_per_s=363.0)
+# Measured: the same report, each GPU on its own PCIe Gen5 x16, one direction at a time: a call writes, then reads.
+# Both ways at once it is 38 and 36 GB/s. 300 GB/s of all ranks together: an assumption; two GPUs reach 105 one way.
 H200_HOST = LinkFacts(
-    host_flag_us=1.95,
-    host_write_gb_per_s=57.0,
-    host_read_gb_per_s=57.0,
-    host_fence_us=2.9,
+    host_flag_us=1.67,
+    host_write_gb_per_s=52.1,
+    host_read_gb_per_s=50.5,
+    host_fence_us=2.21,
     host_total_gb_per_s=300.0,
 )
+# Measured: the same report, a flag in a GPU's own memory.
+OWN_MEMORY_FLAG_US = 0.22
 # Published on Gen5 x16: one-shot tables of 4 GPUs imply 35 of 63 GB/s for stores of one GPU while all send, those of 8
 # GPUs 57 for an uplink (rtx6kpro), one of 2 GPUs 48 (flashinfer). benchmarks/fit_latency_model.py tries the same shares
 # on Gen3 and Gen4.

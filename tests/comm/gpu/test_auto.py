@@ -1,52 +1,142 @@
-"""The chooser between real GPUs: what it measures here, it keeps, finds again and keeps exact, eager and in a graph."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
-from fastverify.comm.gpu_chooser import choose_gpu
-from fastverify.comm.gpu_timing import timing_stream
-from tests.comm.gpu.gpu_ranks import GPU_MARKS, TIMEOUT_S, gpu_group, is_shared, real_world
-from tests.comm.gpu.test_contract import SIZES, check_back_to_back, check_late_ranks, check_refusals
-from tests.comm.gpu.test_graphs import Call, GraphedSums, leave
-from tests.contracts.all_reduce_contract import check_all_gather, check_fused_norms, check_sums
-from tests.ranks import run_ranks
+from fastverify.comm.backend import SUPPORTED, Support
+from fastverify.comm.communicator import Communicator, create_communicator
+from fastverify.comm.cuda.launch import Launch, Protocol
+from fastverify.comm.gpu.auto import AutoBackend
+from fastverify.comm.gpu.plan import Pick, Plan, Step
+from fastverify.comm.group import Group, create_group
+from fastverify.errors import ConfigError, UnsupportedError
 
-pytestmark = GPU_MARKS
-CALLS, REPLAYS = 2000, 2000
-
-
-def test_the_choice_is_exact_and_kept(tmp_path: Path) -> None:
-    world_size = real_world("push")
-    if is_shared(world_size):
-        pytest.skip("ranks that share a GPU take turns of milliseconds, so there is nothing to choose by")
-    first = run_ranks(check_auto, world_size, str(tmp_path), timeout_s=TIMEOUT_S)
-    assert len(list(tmp_path.glob("**/*.json"))) == 1
-    second = run_ranks(check_auto, world_size, str(tmp_path), timeout_s=TIMEOUT_S)
-    assert len({name for name, _ in (*first, *second)}) == 1
-    assert all("measured in" in reason for _, reason in first)
-    assert all("from " in reason for _, reason in second)
+LAUNCH = Launch(Protocol.SENTINEL, 64, 256)
 
 
-def check_auto(rank: int, world_size: int, rendezvous: str, cache: str) -> tuple[str, str]:
-    """The name and the reason of the choice."""
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setenv("FASTVERIFY_CACHE_DIR", cache)
-    with gpu_group(rank, world_size, rendezvous, 60) as group, torch.cuda.stream(timing_stream(group.device)):
-        backend, choice = choose_gpu(group)
-        check_sums(backend, rank, world_size, SIZES, group.device)
-        check_fused_norms(backend, rank, world_size, group.device)
-        check_all_gather(backend, rank, world_size, group.device)
-        check_back_to_back(backend, rank, world_size, group.device, CALLS)
-        check_late_ranks(backend, rank, world_size, group.device)
-        check_refusals(backend, group.device)
-        calls = [Call(0, 2048), Call(2048, 7168), Call(9216, 28_672), Call(37_888, 458_752), Call(496_640, 515)]
-        sums = GraphedSums(group, backend, calls, seed=9)
-        for replay in range(REPLAYS):
-            sums.replay(replay)
-        assert int(sums.wrong) == 0
-        leave(group, backend)
-    return backend.name, choice.reason
+class Spy:
+    """A backend of one rank that writes down what it was asked; `limit` elements are the most it takes."""
+
+    def __init__(self, name: str, limit: int = 1 << 30, dtypes: tuple[torch.dtype, ...] = (torch.float32,)) -> None:
+        self.name, self._limit, self._dtypes = name, limit, dtypes
+        self.calls: list[str] = []
+        self.closed = 0
+
+    def can_run(self, num_elements: int, dtype: torch.dtype) -> Support:
+        if num_elements <= self._limit and dtype in self._dtypes:
+            return SUPPORTED
+        return Support(ok=False, reason=f"{self.name} takes {self._limit} elements")
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.append("sum")
+        return x
+
+    def all_reduce_residual_rmsnorm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        self.calls.append("norm")
+        residual.add_(x)
+        return x
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.append("gather")
+        return x.unsqueeze(0).clone()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class OutSpy(Spy):
+    """It works out of place too."""
+
+    def all_reduce_out(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        self.calls.append("sum out")
+        return out.copy_(x)
+
+    def all_reduce_residual_rmsnorm_out(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
+    ) -> torch.Tensor:
+        self.calls.append("norm out")
+        residual.add_(x)
+        return out.copy_(x)
+
+
+def pick(name: str, separate_norm: bool = False) -> Pick:
+    return Pick(name, LAUNCH if name.startswith("push") else None, 1.0, separate_norm)
+
+
+PLAN = Plan(
+    {
+        "all_reduce": (Step(64, (pick("push_two_shot"), pick("nccl"))), Step(256, (pick("vllm"), pick("nccl")))),
+        "all_reduce_residual_rmsnorm": (
+            Step(64, (pick("push"), pick("nccl")), 32),
+            Step(256, (pick("nccl", True), pick("push")), 32),
+            Step(1 << 20, (pick("nccl"),), 4096),
+        ),
+        "all_gather": (Step(64, (pick("push"),)), Step(256, (pick("nccl"),))),
+    }
+)
+
+
+def open_auto() -> tuple[AutoBackend, Spy, Spy, Spy]:
+    both = (torch.float32, torch.bfloat16)
+    push, nccl, vllm = OutSpy("push", dtypes=both), Spy("nccl"), Spy("vllm", limit=60)
+    return AutoBackend({"push": push, "nccl": nccl, "vllm": vllm}, PLAN), push, nccl, vllm
+
+
+def test_each_size_goes_where_the_plan_says_or_to_the_next_that_can() -> None:
+    auto, push, nccl, vllm = open_auto()
+    assert auto.name == "auto(push_two_shot+vllm+push+nccl)"
+    for num_elements in (16, 17, 60, 61):  # the last is too large for vllm
+        auto.all_reduce(torch.ones(num_elements))
+    assert [spy.calls for spy in (push, vllm, nccl)] == [["sum"], ["sum", "sum"], ["sum"]]
+    auto.all_reduce(torch.ones(100, dtype=torch.bfloat16))
+    assert push.calls == ["sum", "sum"], "who is not planned there but can is better than an error"
+    assert not auto.can_run(16, torch.int32).ok
+    with pytest.raises(UnsupportedError, match="push takes"):
+        auto.all_reduce(torch.ones(16, dtype=torch.int32))
+
+
+def test_norms_are_fused_or_beside_the_planned_sum() -> None:
+    auto, push, nccl, vllm = open_auto()
+    x, weight = torch.full((2, 8), 3.0), torch.ones(8)
+    residual = torch.ones(2, 8)
+    auto.all_reduce_residual_rmsnorm(x, residual, weight, 0.0)
+    assert push.calls == ["norm"]
+    x = torch.full((7, 8), 3.0)
+    residual, out = torch.ones(7, 8), torch.empty(7, 8)
+    normed = auto.all_reduce_residual_rmsnorm(x.clone(), residual, weight, 0.0)
+    assert vllm.calls == ["sum"], "the planned sum, whoever the norm was measured with"
+    assert (residual == 4).all()
+    assert torch.equal(normed, torch.ones(7, 8))
+    assert torch.equal(auto.all_reduce_residual_rmsnorm_out(x, residual, weight, 0.0, out), torch.ones(7, 8))
+    assert (residual == 7).all()
+    assert (x == 3).all()
+    assert nccl.calls == []
+
+
+def test_gathers_have_a_plan_of_their_own_and_closing_closes_all() -> None:
+    auto, push, nccl, vllm = open_auto()
+    for num_elements in (16, 17):
+        auto.all_gather(torch.ones(num_elements))
+    assert (push.calls, nccl.calls) == (["gather"], ["gather"])
+    auto.close()
+    assert [spy.closed for spy in (push, nccl, vllm)] == [1, 1, 1]
+
+
+def test_a_communicator_works_out_of_place_where_the_backend_does() -> None:
+    push = OutSpy("push")
+    communicator = Communicator(create_group(0, 1), AutoBackend({"push": push}, Plan({})))
+    x, residual = torch.ones(2, 8), torch.ones(2, 8)
+    assert communicator.all_reduce_copy(x) is not x
+    communicator.all_reduce_residual_rmsnorm_copy(x, residual, torch.ones(8), 0.0)
+    assert push.calls == ["sum out", "norm out"]
+    assert communicator.backend_name == "auto(push)"
+    assert [key.op for key in communicator.stats.snapshot().totals] == ["all_reduce", "all_reduce_residual_rmsnorm"]
+
+
+def test_names_depend_on_the_device_of_the_group() -> None:
+    gpus = Group(0, 2, object(), "g", 1.0, (1, 2), torch.device("cuda", 0), gpus=("a", "b"))  # type: ignore[arg-type]
+    cpus = Group(0, 2, object(), "g", 1.0, (1, 2))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="on cuda is one of auto, push, .*nccl.*, got 'shm'"):
+        create_communicator(gpus, "shm")
+    with pytest.raises(ConfigError, match="on cpu is one of auto, gloo, shm, got 'push'"):
+        create_communicator(cpus, "push")
