@@ -18,7 +18,14 @@ from typing import Any
 from fastverify.comm.cuda.launch import Protocol
 from fastverify.comm.cuda.link_report import LinkReport
 from fastverify.comm.latency_model import Scheme, best_protocol, predict_latency_us
-from fastverify.comm.link_facts import H200_HOST, H200_NVLINK, LinkFacts, facts_from_report, pcie_facts
+from fastverify.comm.link_facts import (
+    H200_HOST,
+    H200_NVLINK,
+    OWN_MEMORY_FLAG_US,
+    LinkFacts,
+    facts_from_report,
+    pcie_facts,
+)
 
 PUBLISHED = Path(__file__).with_name("published_all_reduce.json")
 # Backend of a record -> what it may do.
@@ -31,7 +38,7 @@ SCHEMES = {
 # Two ranks on one GPU: no link for push, one link for two ranks through host memory.
 ONE_GPU = replace(
     H200_HOST,
-    flag_us=0.7,
+    flag_us=OWN_MEMORY_FLAG_US,
     peer_gb_per_s=1e6,
     handle_gb_per_s=H200_NVLINK.handle_gb_per_s / 2,
     host_write_gb_per_s=H200_HOST.host_write_gb_per_s / 2,

@@ -30,7 +30,7 @@ class LinkFacts:
     # Measured: all_reduce_gpu_h200x2_2026-11.json, push of 4 to 224 KB less launch, work and the flag of `bench links`;
     # on one GPU, with a flag of 0.22, the same is missing. Through host memory it is not. Not explained.
     push_start_us: float = 0.6
-    # Measured: push two-shot less push, 8 KB, all_reduce_gpu_settings_h200x2_2026-11.json: 1.17, of which 0.7 is a flag.
+    # Measured: all_reduce_gpu_settings_h200x2_2026-11.json, push two-shot less push of 8 KB: 1.17, of which 0.7 a flag.
     work_us: float = 0.45
     # Published: SGLang's kernel on H100 at 4 KB takes 2.5, 2.7, 3.5 us with 2, 4, 8 ranks.
     per_peer_us: float = 0.1
