@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastverify.comm.cuda.call import make_call
-from fastverify.comm.cuda.host import host_layout
+from fastverify.comm.cuda.host import host_fabric, host_layout
 from fastverify.comm.cuda.launch import (
     Algorithm,
     Launch,
@@ -15,11 +15,13 @@ from fastverify.comm.cuda.launch import (
     cap_blocks,
     check_fits,
     choose_launch,
+    find_fused_rule,
     fused_launch,
     max_units,
     num_batches,
 )
-from fastverify.comm.cuda.push import push_layout
+from fastverify.comm.cuda.push import push_fabric, push_layout
+from fastverify.comm.cuda.rank import Fabric
 from fastverify.comm.cuda.workspace import Layout, Phase
 from fastverify.errors import ConfigError, ShapeError
 
@@ -54,6 +56,15 @@ def test_a_cluster_covers_its_row(
     assert launch.blocks // cluster <= num_rows
     assert launch.threads * launch.units <= 2048
     assert launch.blocks <= max(max_blocks, cluster)
+
+
+@pytest.mark.parametrize("fabric", [push_fabric(), host_fabric()], ids=lambda fabric: fabric.name)
+@pytest.mark.parametrize("row_bytes", [1024, 8192, 14_336, 16_384, 32_768, 65_536])
+def test_a_row_fits_whatever_the_table_gives_it(fabric: Fabric, row_bytes: int) -> None:
+    """Up to rows of 16384 float32 numbers; what does not fit is summed and normed separately."""
+    for num_rows in (1, 4, 16, 64, 512):
+        shape = find_fused_rule(fabric.fused_rules, num_rows, row_bytes)
+        fused_launch(shape.protocol, num_rows, row_bytes, cluster=shape.cluster, max_blocks=shape.blocks)
 
 
 def test_a_row_of_seven_bytes_too_many_is_refused() -> None:
@@ -166,44 +177,20 @@ def test_candidates_are_a_handful_that_can_run(world_size: int, fabric: str, fus
             assert launch.algorithm in layout.algorithms(launch.protocol)
             assert launch.units <= max_units(world_size)
             assert fused or launch.threads <= 512
-            assert fused or launch.blocks <= num_batches(launch, num_bytes, world_size) * (1 + launch.is_split)
+            assert fused or launch.blocks <= num_batches(launch, num_bytes, world_size)
         if world_size > 2 and not fused:
             assert {launch.algorithm for launch in candidates} >= {Algorithm.ONE_SHOT, Algorithm.TWO_SHOT}
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_large_messages_through_host_memory_try_to_send_and_sum_in_different_blocks(world_size: int) -> None:
-    for num_bytes in (256 * 1024, 1 << 20):
-        assert any(launch.is_split for launch in candidate_launches("host", world_size, num_bytes, fused=False))
-    assert not any(launch.is_split for launch in candidate_launches("host", world_size, 57_344, fused=False))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"protocol": Protocol.SENTINEL}, {"senders": 4}, {"algorithm": Algorithm.TWO_SHOT}],
-)
-def test_what_cannot_be_split_is_refused(fields: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="only one-shot with flags has senders, and fewer than blocks"):
-        Launch(**{"protocol": Protocol.FLAGS, "blocks": 4, "threads": 256, "senders": 1, **fields})
-
-
-def test_a_split_launch_has_a_sender_and_a_reader_per_batch() -> None:
-    rules = (Rule(1 << 40, Launch(Protocol.FLAGS, 48, 256, senders=16)),)
-    launches = [choose_launch(rules, num_bytes, 2) for num_bytes in (1, 4096, 4097, 20 * 4096, 1 << 20)]
-    assert [(launch.senders, launch.blocks) for launch in launches] == [(1, 2), (1, 2), (2, 4), (16, 36), (16, 48)]
-
-
-def test_capped_rules_keep_whole_clusters_and_pairs() -> None:
+def test_capped_rules_keep_whole_clusters() -> None:
     launches = (
         Launch(Protocol.LINES, 16, 64),
         Launch(Protocol.SENTINEL, 128, 64),
         Launch(Protocol.SENTINEL, 128, 64, cluster=8),
-        Launch(Protocol.FLAGS, 60, 64, senders=20),
     )
     rules = tuple(Rule(i + 1, launch) for i, launch in enumerate(launches))
-    assert [rule.launch.blocks for rule in cap_blocks(rules, 21)] == [16, 21, 16, 21]
-    assert [rule.launch.senders for rule in cap_blocks(rules, 21)] == [0, 0, 0, 7]
-    assert [rule.launch.blocks for rule in cap_blocks(rules, 1)] == [1, 1, 8, 2]
+    assert [rule.launch.blocks for rule in cap_blocks(rules, 21)] == [16, 21, 16]
+    assert [rule.launch.blocks for rule in cap_blocks(rules, 1)] == [1, 1, 8]
 
 
 def test_candidates_of_unknown_memory_are_refused() -> None:

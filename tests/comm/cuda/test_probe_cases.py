@@ -37,7 +37,7 @@ def same_kernel(one: Launch, other: Launch) -> bool:
 
 def test_cases_do_not_depend_on_a_gpu() -> None:
     cases = list_probe_cases([host_fabric().rules], host_layout(2))
-    assert [case.num_bytes for case in cases][:2] == [4 * KB + 2, 12 * KB + 2]
+    assert [case.num_bytes for case in cases][:2] == [4 * KB + 2, 8 * KB + 2]
 
 
 @pytest.mark.parametrize("fabric", [push_fabric(), host_fabric(), push_fabric(Algorithm.ISLANDS)])

@@ -51,7 +51,6 @@ class Call(ctypes.Structure):
         ("pause_ns", ctypes.c_uint32),
         ("row_bytes", ctypes.c_uint32),
         ("eps", ctypes.c_float),
-        ("num_senders", ctypes.c_uint32),
     ]
 
 
@@ -132,5 +131,5 @@ def make_call(
         region = layout.regions[launch.protocol, phase]
         area_bytes = layout.area_bytes(launch.algorithm, launch.protocol, phase, num_bytes, item_bytes)
         call.regions[phase] = RegionFields(region.offset, region.slot_bytes, region.flags, area_bytes)
-    call.num_bytes, call.rank, call.pause_ns, call.num_senders = num_bytes, rank, launch.pause_ns, launch.senders
+    call.num_bytes, call.rank, call.pause_ns = num_bytes, rank, launch.pause_ns
     return call

@@ -4,7 +4,8 @@ Data crosses PCIe twice, and the CPU does nothing. Bytes over PCIe are what cost
 write into inboxes: each reader polls memory on its own NUMA node. More ranks write lines and flags once, into an
 outbox on the writer's own node, which every peer reads: the message crosses the writer's link once instead of n - 1
 times. Either way the memory of rank r belongs on r's node. Sentinels keep inboxes, since their reader empties them.
-The tables hold for two H200, each on its own PCIe link; otherwise they are a guess until the chooser has measured.
+The tables come from two H200, each on its own PCIe Gen5 x16 (benchmarks/results/all_reduce_gpu_h200x2_2026-11.json,
+all_reduce_table_h200x2_2026-11.json); otherwise they are a guess until the chooser has measured.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from fastverify.comm.cuda.workspace import Layout, default_max_bytes
 
 _KB = 1024
 _EVERYTHING = 1 << 40
-# Measured: benchmarks/results/all_reduce_gpu_tune_h200x2_2026-11.json, two NVIDIA H200, each on its own PCIe Gen5 x16.
 _ONE_SHOT = (
-    Rule(8 * _KB, Launch(Protocol.LINES, 64, 128)),
+    Rule(4 * _KB, Launch(Protocol.LINES, 64, 128)),
     Rule(128 * _KB, Launch(Protocol.SENTINEL, 64, 128, pause_ns=100)),
-    Rule(192 * _KB, Launch(Protocol.SENTINEL, 128, 128, has_scouts=True)),
+    Rule(192 * _KB, Launch(Protocol.SENTINEL, 64, 256, pause_ns=100)),
     Rule(320 * _KB, Launch(Protocol.SENTINEL, 32, 128, units=2)),
-    Rule(_EVERYTHING, Launch(Protocol.FLAGS, 96, 256, senders=32)),
+    Rule(_EVERYTHING, Launch(Protocol.FLAGS, 64, 512)),
 )
 _FUSED = (
-    Rule(4 * _KB, Launch(Protocol.SENTINEL, 64, 256, cluster=8)),
+    Rule(8 * _KB, Launch(Protocol.SENTINEL, 64, 256, cluster=8)),
     Rule(48 * _KB, Launch(Protocol.SENTINEL, 64, 256, cluster=2)),
     Rule(224 * _KB, Launch(Protocol.SENTINEL, 64, 256, cluster=4)),
     Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 64, 256, cluster=2)),

@@ -17,7 +17,6 @@ _BOXES = ("lines", "sentinel", "flags", "outbox_lines", "outbox_flags")
 # A profiler shows these names; trace/kind_table.py knows them by the prefix.
 FUNCTIONS = {
     "all_reduce.cu": (*(f"fastverify_all_reduce_{boxes}" for boxes in _BOXES), "fastverify_empty"),
-    "all_reduce_split.cu": ("fastverify_all_reduce_split_flags", "fastverify_all_reduce_split_outbox_flags"),
     "two_shot.cu": tuple(f"fastverify_two_shot_{boxes}" for boxes in _BOXES),
     "islands.cu": ("fastverify_islands_lines", "fastverify_islands_sentinel"),
     "gather.cu": tuple(f"fastverify_all_gather_{boxes}" for boxes in _BOXES if boxes != "sentinel"),
@@ -51,7 +50,7 @@ def make_spec(
 
 def source_of(launch: Launch) -> str:
     """What sums: a file without its ending, which is also how its functions' names begin."""
-    return "all_reduce_split" if launch.is_split else _SOURCES[launch.algorithm]
+    return _SOURCES[launch.algorithm]
 
 
 def has_source(source: str, world_size: int) -> bool:

@@ -51,7 +51,6 @@ class Launch:
     """Shape of one kernel. `units`: in flight per thread. `pause_ns`: sleep between two looks at what has not come.
 
     `has_scouts`: one thread per warp looks until its data is there, then all do (lines and sentinels over PCIe).
-    `senders`: so many of the blocks only send and the others only sum; 0: all do both (one-shot with flags).
     """
 
     protocol: Protocol
@@ -62,7 +61,6 @@ class Launch:
     cluster: int = 1
     algorithm: Algorithm = Algorithm.ONE_SHOT
     has_scouts: bool = False
-    senders: int = 0
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.blocks % self.cluster:
@@ -74,20 +72,6 @@ class Launch:
             raise ConfigError(f"threads must be a multiple of {WARP} up to {limit}, got {self.threads}.")
         if self.algorithm is Algorithm.ISLANDS and self.protocol is Protocol.FLAGS:
             raise ConfigError("islands use lines or sentinels, got flags.")
-        if self.is_split and not self._can_be_split:
-            raise ConfigError(
-                f"only one-shot with flags has senders, and fewer than blocks, got {self.senders} of {self.blocks} in "
-                f"{self.algorithm.name}, {self.protocol.name}."
-            )
-
-    @property
-    def is_split(self) -> bool:
-        """Whether blocks either send or sum."""
-        return self.senders > 0
-
-    @property
-    def _can_be_split(self) -> bool:
-        return self.algorithm is Algorithm.ONE_SHOT and self.protocol is Protocol.FLAGS and self.senders < self.blocks
 
     @property
     def batch_bytes(self) -> int:
@@ -142,21 +126,15 @@ def choose_launch(rules: tuple[Rule, ...], num_bytes: int, world_size: int) -> L
 
 def trim(launch: Launch, num_bytes: int, world_size: int) -> Launch:
     """The launch without blocks that would have nothing to do."""
-    batches = num_batches(launch, num_bytes, world_size)
-    senders = min(launch.senders, batches)
-    blocks = senders + min(launch.blocks - launch.senders, batches)
-    return launch if blocks == launch.blocks else replace(launch, blocks=blocks, senders=senders)
+    return replace(launch, blocks=min(launch.blocks, num_batches(launch, num_bytes, world_size)))
 
 
 def cap_blocks(rules: tuple[Rule, ...], max_blocks: int) -> tuple[Rule, ...]:
-    """The rules with no launch of more blocks than that, but at least of one cluster or two kinds of blocks."""
+    """The rules with no launch of more blocks than that, but at least of one cluster."""
     return tuple(replace(rule, launch=_cap_launch(rule.launch, max_blocks)) for rule in rules)
 
 
 def _cap_launch(launch: Launch, max_blocks: int) -> Launch:
-    if launch.is_split:
-        blocks = min(launch.blocks, max(2, max_blocks))
-        return replace(launch, blocks=blocks, senders=max(1, launch.senders * blocks // launch.blocks))
     return replace(launch, blocks=min(launch.blocks, max(1, max_blocks // launch.cluster) * launch.cluster))
 
 
@@ -250,8 +228,7 @@ def _host_shapes(world_size: int, num_bytes: int) -> list[Launch]:
     if num_bytes > 256 * _KB:
         shapes = _large_host_shapes()
     algorithms = [Algorithm.ONE_SHOT] if world_size == 2 else [Algorithm.ONE_SHOT, Algorithm.TWO_SHOT]
-    found = [replace(shape, algorithm=algorithm) for algorithm in algorithms for shape in shapes]
-    return found + _split_shapes(num_bytes)
+    return [replace(shape, algorithm=algorithm) for algorithm in algorithms for shape in shapes]
 
 
 def _small_host_shapes() -> list[Launch]:
@@ -283,19 +260,9 @@ def _large_host_shapes() -> list[Launch]:
         Launch(Protocol.FLAGS, 128, 256),
         Launch(Protocol.FLAGS, 64, 512),
         Launch(Protocol.FLAGS, 32, 512, units=2, pause_ns=100),
-    ]
-
-
-def _split_shapes(num_bytes: int) -> list[Launch]:
-    """64 to 256 KB on their way in each direction: PCIe takes 100 KB per round trip, and what waits comes late."""
-    if num_bytes < 128 * _KB:
-        return []
-    shapes = [(32, 64, 128, 1), (32, 64, 256, 1)]  # senders, blocks, threads, units
-    if num_bytes > 256 * _KB:
-        shapes = [(32, 64, 256, 1), (32, 96, 256, 1), (64, 128, 256, 1), (64, 192, 128, 1)]
-        shapes += [(16, 48, 512, 1), (32, 64, 512, 1), (32, 64, 256, 2)]
-    return [
-        Launch(Protocol.FLAGS, blocks, threads, units, senders=senders) for senders, blocks, threads, units in shapes
+        # For what is little above the crossover.
+        Launch(Protocol.SENTINEL, 32, 128, units=2),
+        Launch(Protocol.SENTINEL, 64, 256, pause_ns=100),
     ]
 
 

@@ -74,7 +74,7 @@ def _avoid(launch: Launch, broken: frozenset[Protocol], allowed: tuple[Protocol,
         return launch
     for protocol in _PREFERENCE:
         if protocol in allowed and protocol not in broken and _exists(launch.algorithm, protocol):
-            return replace(launch, protocol=protocol, senders=0)
+            return replace(launch, protocol=protocol)
     names = ", ".join(protocol.name.lower() for protocol in allowed)
     raise UnsupportedError(f"one of the protocols {names} must pass the start-up probe, none did.")
 

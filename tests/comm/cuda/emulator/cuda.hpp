@@ -63,7 +63,6 @@ template <class T>
 inline T max(T a, T b) { return a < b ? b : a; }
 
 inline void __syncthreads() { emulator::block_barrier(); }
-inline int __syncthreads_or(int vote) { return static_cast<int>(emulator::block_barrier_or(vote != 0)); }
 inline void __threadfence() { emulator::fence(); }
 inline void __threadfence_system() { emulator::fence(); }
 inline void __nanosleep(unsigned) { emulator::pause_in_vain("__nanosleep"); }

@@ -69,7 +69,6 @@ struct Block {
   u32 num_allowing = 0;
   bool has_started = false;
   Barrier barrier;
-  u32 votes[2] = {};  // of two barriers in turn: nobody gets two ahead of another
   std::vector<Warp> warps;
   std::vector<char> shared;
   std::unique_ptr<Fiber[]> fibers;
@@ -553,15 +552,6 @@ void fence() {
 void block_barrier() {
   Block& block = *machine->current_->block;
   machine->pass(block.barrier, block.num_alive, "__syncthreads");
-}
-
-u32 block_barrier_or(u32 vote) {
-  Block& block = *machine->current_->block;
-  u32& votes = block.votes[block.barrier.passed % 2];
-  if (block.barrier.arrived == 0) votes = 0;
-  votes |= vote;
-  machine->pass(block.barrier, block.num_alive, "__syncthreads_or");
-  return votes;
 }
 
 void cluster_arrive() {

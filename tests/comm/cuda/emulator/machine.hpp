@@ -31,7 +31,6 @@ void pause_in_vain(const char* doing);
 long long clock();
 
 void block_barrier();
-u32 block_barrier_or(u32 vote);
 void cluster_arrive();
 void cluster_wait();
 u32 exchange_in_warp(u32 value, u32 partner);

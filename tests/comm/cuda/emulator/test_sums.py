@@ -75,14 +75,14 @@ def run_calls(
     max_bytes: int = MAX_BYTES,
     max_steps: int = 5_000_000,
 ) -> None:
-    """A few calls in a row, of random sizes and grids, without a rest between them; then every output is compared."""
+    """A few calls in a row, of random sizes and grids, in place or not, back to back; then every output is compared."""
     calls = []
     for _ in range(6):
         algorithm, protocol = schedule.choice(kinds)
         launch = Launch(protocol, schedule.randint(1, 3), schedule.choice([32, 64]), algorithm=algorithm)
         limit = min(max_bytes, ranks.layout.largest_message(algorithm, protocol))
         inputs = make_inputs(ranks.world_size, random_size(schedule, limit, dtype), dtype, schedule.getrandbits(32))
-        calls.append((inputs, ranks.all_reduce(inputs, launch)))
+        calls.append((inputs, ranks.all_reduce(inputs, launch, in_place=schedule.random() < 0.5)))
     ranks.run(max_steps)
     for inputs, outputs in calls:
         expected = add_in_rank_order(inputs)

@@ -48,7 +48,6 @@ struct Call {
   u32 pause_ns;
   u32 row_bytes;
   float eps;
-  u32 num_senders;  // all_reduce_split.cu
 };
 
 // Must match call.py.
