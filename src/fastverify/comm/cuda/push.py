@@ -1,7 +1,9 @@
 """Inboxes in GPU memory: a rank writes straight into the memory that its peer polls.
 
-Regime: ranks that reach each other's memory, on one GPU or over NVLink or PCIe. The tables hold for two H200 over
-NVLink; for more ranks they are a guess until the chooser has measured.
+Regime: ranks that reach each other's memory, on one GPU or over NVLink or PCIe. The tables come from two H200 over
+NVLink (benchmarks/results/all_reduce_gpu_h200x2_2026-11.json, all_reduce_table_h200x2_2026-11.json). Among equals they
+name what two ranks on one GPU can use uncut (all_reduce_gpu_virtual_h200_2026-11.json: 128 blocks cut to 65 take a third
+longer). For more ranks they are a guess until the chooser has measured.
 """
 
 from __future__ import annotations
@@ -14,20 +16,24 @@ from fastverify.comm.cuda.workspace import Layout, default_max_bytes
 
 _KB = 1024
 _EVERYTHING = 1 << 40
-# Measured: benchmarks/results/all_reduce_gpu_tune_h200x2_2026-11.json, two NVIDIA H200 over NVLink, 2026-11.
 _TWO_RANKS = (
-    Rule(8 * _KB, Launch(Protocol.LINES, 16, 256)),
-    Rule(16 * _KB, Launch(Protocol.SENTINEL, 64, 256)),
-    Rule(256 * _KB, Launch(Protocol.SENTINEL, 128, 128)),
+    Rule(16 * _KB, Launch(Protocol.LINES, 16, 256)),
+    Rule(128 * _KB, Launch(Protocol.SENTINEL, 64, 128)),
+    Rule(256 * _KB, Launch(Protocol.SENTINEL, 64, 256)),
     Rule(512 * _KB, Launch(Protocol.SENTINEL, 64, 512)),
-    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 128, 512)),
+    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 256, 512)),
 )
-# Measured there, but for the last rule: a guess from 128 blocks, whose second row took three microseconds more.
+# A row in one block needs no total between blocks, and more rows then run at a time.
 _FUSED = (
-    Rule(32 * _KB, Launch(Protocol.LINES, 128, 256, cluster=8)),
-    Rule(256 * _KB, Launch(Protocol.SENTINEL, 128, 256, cluster=4)),
-    Rule(512 * _KB, Launch(Protocol.SENTINEL, 128, 256, cluster=2)),
-    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 384, 256, cluster=2)),
+    Rule(32 * _KB, Launch(Protocol.LINES, 128, 256, cluster=8), row_bytes=8192),
+    Rule(2048 * _KB, Launch(Protocol.SENTINEL, 128, 256), row_bytes=8192),
+    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 384, 256, cluster=2), row_bytes=8192),
+    Rule(64 * _KB, Launch(Protocol.LINES, 128, 256, cluster=8), row_bytes=14_336),
+    Rule(256 * _KB, Launch(Protocol.SENTINEL, 128, 256, cluster=4), row_bytes=14_336),
+    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 128, 256), row_bytes=14_336),
+    # Not measured: wide rows, which one block might not hold.
+    Rule(64 * _KB, Launch(Protocol.LINES, 128, 256, cluster=8), row_bytes=32_768),
+    Rule(_EVERYTHING, Launch(Protocol.SENTINEL, 128, 256, cluster=4), row_bytes=32_768),
 )
 # Sentinels would change bits that are no numbers.
 _GATHER = (Rule(128 * _KB, Launch(Protocol.LINES, 32, 256)), Rule(_EVERYTHING, Launch(Protocol.FLAGS, 64, 512)))
