@@ -2,8 +2,8 @@
 
 Regime: ranks that reach each other's memory, on one GPU or over NVLink or PCIe. The tables come from two H200 over
 NVLink (benchmarks/results/all_reduce_gpu_h200x2_2026-11.json, all_reduce_table_h200x2_2026-11.json). Among equals they
-name what two ranks on one GPU can use uncut (all_reduce_gpu_virtual_h200_2026-11.json: 128 blocks cut to 65 take a third
-longer). For more ranks they are a guess until the chooser has measured.
+name what two ranks on one GPU can use uncut (all_reduce_gpu_virtual_h200_2026-11.json: 128 blocks cut to 65 take a
+third longer). For more ranks they are a guess until the chooser has measured.
 """
 
 from __future__ import annotations
