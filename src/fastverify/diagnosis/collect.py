@@ -30,7 +30,7 @@ from fastverify.diagnosis.readers import (
 from fastverify.diagnosis.readers.document import Document
 from fastverify.diagnosis.readers.reading import Reading, number
 from fastverify.diagnosis.readers.trace_profile import read_trace_files
-from fastverify.diagnosis.reported import LaunchFacts, LogFacts, MachineFacts, ModelFacts, ReportedFacts
+from fastverify.diagnosis.reported import BenchFacts, LaunchFacts, LogFacts, MachineFacts, ModelFacts, ReportedFacts
 from fastverify.diagnosis.sniff import is_facts_file, read_facts, read_text, unknown_reason
 from fastverify.errors import TraceFormatError
 
@@ -53,6 +53,7 @@ _SECTIONS = {
     "model": set(ModelFacts.model_fields),
     "launch": set(LaunchFacts.model_fields),
     "log": set(LogFacts.model_fields),
+    "bench": set(BenchFacts.model_fields),
 }
 # Facts of an arm that have no place for the plain arm's value.
 _SPECULATIVE_ONLY = {"itl_ms", "tpot_ms"}

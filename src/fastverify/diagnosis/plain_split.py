@@ -66,7 +66,7 @@ def _max_compute_growth(report: Report, arm: ArmReading) -> float:
 
 def _from_prior(report: Report, arm: ArmReading, plain_ms: float) -> Bounds | None:
     size, count = report.message_bytes(arm, plain=True), report.model.all_reduces_per_pass
-    prior = report.prior(arm, size) if size is not None else None
+    prior = report.expected(arm, size) if size is not None else None
     if prior is None or count is None:
         return None
     mid = count * prior.us / US_PER_MS

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fastverify.diagnosis.all_reduce_priors import PriorLatency, prior_latency
+from fastverify.diagnosis.alpha_beta import interpolate_us
 from fastverify.diagnosis.arm_readings import ArmReading, read_arms
 from fastverify.diagnosis.evidence import Evidence
 from fastverify.diagnosis.machine import Machine, machine_of
 from fastverify.diagnosis.model_sizes import ModelSizes, sizes_of
 from fastverify.diagnosis.reported import LogFacts, ReportedFacts
+
+BENCH_SOURCE = "your benchmark (fastverify bench all-reduce)"
+# Arbitrary: in a server ranks also wait for each other, which a benchmark does not show.
+BENCH_SPREAD = 0.25
 
 
 @dataclass(frozen=True)
@@ -80,12 +85,23 @@ class Report:
         present = backend or self.present_backend(arm)
         return prior_latency(fabric, ranks, num_bytes, present) or prior_latency(fabric, ranks, num_bytes)
 
+    def bench_us(self, arm: ArmReading, backend: str, num_bytes: float) -> float | None:
+        """What the user's own benchmark of as many ranks measured for this backend; None where it did not."""
+        points = self.facts.bench.us.get(backend) if self.facts.bench.world_size == arm.facts.tp else None
+        return interpolate_us(sorted(points.items()), num_bytes) if points else None
+
+    def expected(self, arm: ArmReading, num_bytes: float) -> PriorLatency | None:
+        """Time of one all-reduce of what carries it at present: measured on this machine, else published."""
+        us = self.bench_us(arm, self.present_backend(arm), num_bytes)
+        return self.prior(arm, num_bytes) if us is None else PriorLatency(us, BENCH_SPREAD, BENCH_SOURCE)
+
     def present_backend(self, arm: ArmReading) -> str:
         """What carries the all-reduces: as told, else the servers' own kernel where they allow it, else NCCL."""
         told = arm.facts.all_reduce_backend
         if told is not None:
             return told
-        is_allowed = self.machine.fabric == "nvlink" or (self.machine.is_pcie and arm.facts.tp == 2)
+        has_peers = self.machine.fabric != "host-memory"
+        is_allowed = self.machine.fabric == "nvlink" or (self.machine.is_pcie and has_peers and arm.facts.tp == 2)
         is_off = self.log.custom_all_reduce_disabled is not None or self.flag("disable-custom-all-reduce") is True
         return "custom" if is_allowed and not is_off and self.server_is(("sglang", "vllm")) else "nccl"
 

@@ -159,6 +159,15 @@ class LogFacts(_Facts):
     """Lines of errors and warnings that a known bug may match."""
 
 
+class BenchFacts(_Facts):
+    """All-reduces of this machine alone, in a graph: microseconds by backend and message bytes."""
+
+    world_size: Count | None = None
+    us: dict[str, dict[Count, Positive]] = {}
+    fused_us: dict[str, dict[Count, Positive]] = {}
+    """With the residual and the RMSNorm that follow, in one kernel or in several."""
+
+
 class Projection(_Facts):
     """A what-if: phases with new lengths, and what somebody claims would come out."""
 
@@ -180,5 +189,6 @@ class ReportedFacts(ArmFacts):
     num_numa_nodes: Count | None = None
     launch: LaunchFacts = LaunchFacts()
     log: LogFacts = LogFacts()
+    bench: BenchFacts = BenchFacts()
     projection: Projection | None = None
     arms: tuple[ArmFacts, ...] = ()

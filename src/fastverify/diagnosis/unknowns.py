@@ -64,11 +64,13 @@ def _anatomy(report: Report) -> Iterator[Unknown]:
     all_reduce_told = arm.facts.verify_all_reduce_ms is not None or (
         cost is not None and "verify_all_reduce" in cost.phases_ms
     )
+    is_benched = report.facts.bench.world_size == arm.facts.tp
     if several and not all_reduce_told:
         yield Unknown(
             name="verify_all_reduce_ms",
             decides="how much of the verify pass is communication",
-            needs="a trace of every rank, or an all-reduce benchmark at the message size of the verify pass",
+            needs="a trace of every rank"
+            + ("" if is_benched else ", or an all-reduce benchmark at the message size of the verify pass"),
         )
 
 

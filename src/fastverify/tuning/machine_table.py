@@ -2,8 +2,8 @@
 
 Where the report's own all-reduces are near the published ones, another backend's published time is taken as it stands.
 Where they are far above, the platform may be at fault, and then every backend may suffer: the middle is between the
-published time and the published ratio applied to what was told, and the range covers both. A benchmark record of the
-user's own machine (`all_reduce_us`) replaces all of it for its backend.
+published time and the published ratio applied to what was told, and the range covers both. A benchmark of the user's
+own machine (`bench`, and `all_reduce_us` of an arm) replaces all of it for its backends.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def machine_table(
     """Rows of every backend at the message sizes of both arms; `present_us` maps bytes to what a call takes now."""
     ranks, fabric = arm.facts.tp or 1, report.machine.fabric
     rows = [_row(reference, ranks, size, us, 0.0) for size, us in present_us.items()]
+    rows += _bench_rows(report, arm, reference)
     for size, us in present_us.items():
         rows += [
             _row(name, ranks, size, us * share.mid, us * (share.high - share.low) / 2) for name, share in shares.items()
@@ -48,8 +49,9 @@ def machine_table(
     if fabric is None:
         return AllReduceTable(rows)
     own = _own_records(report)
+    measured = {row.backend for row in rows}
     for backend in prior_backends(fabric, ranks):
-        if backend == report.present_backend(arm) or backend in own:
+        if backend == report.present_backend(arm) or backend in own or backend in measured:
             continue
         for size, us in present_us.items():
             there, present = prior_latency(fabric, ranks, size, backend), report.prior(arm, size)
@@ -57,6 +59,20 @@ def machine_table(
                 rows.append(_row(backend, ranks, size, *_on_this_machine(us, there, present)))
     rows += [_row(name, ranks, size, us, 0.0) for name, sizes in own.items() for size, us in sizes.items()]
     return AllReduceTable(rows)
+
+
+def _bench_rows(report: Report, arm: ArmReading, reference: str) -> list[AllReduceRow]:
+    """The user's own benchmark of as many ranks, every backend under its name."""
+    bench, ranks = report.facts.bench, arm.facts.tp or 1
+    if bench.world_size != ranks:
+        return []
+    return [
+        _row(backend, ranks, size, us, 0.0, fused=fused)
+        for fused, table in ((False, bench.us), (True, bench.fused_us))
+        for backend, sizes in table.items()
+        for size, us in sizes.items()
+        if backend != reference
+    ]
 
 
 def _on_this_machine(us: float, there: PriorLatency, present: PriorLatency) -> tuple[float, float]:
@@ -77,13 +93,15 @@ def _own_records(report: Report) -> dict[str, dict[int, float]]:
     return records
 
 
-def _row(backend: str, world_size: int, num_bytes: int, us: float, half_width: float) -> AllReduceRow:
+def _row(
+    backend: str, world_size: int, num_bytes: int, us: float, half_width: float, *, fused: bool = False
+) -> AllReduceRow:
     return AllReduceRow(
         backend=backend,
         num_bytes=num_bytes,
         world_size=world_size,
         dtype="bfloat16",
-        fused=False,
+        fused=fused,
         median_us=us,
         iqr_us=half_width,
     )

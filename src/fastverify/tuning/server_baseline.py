@@ -140,7 +140,7 @@ def _verify_all_reduce_ms(report: Report, arm: ArmReading, plain: ArmMeasurement
     sizes = report.message_bytes(arm, plain=True), report.message_bytes(arm)
     if not plain_ms or sizes[0] is None or sizes[1] is None:
         return plain_ms
-    small, large = report.prior(arm, sizes[0]), report.prior(arm, sizes[1])
+    small, large = report.expected(arm, sizes[0]), report.expected(arm, sizes[1])
     return plain_ms * large.us / small.us if small is not None and large is not None else plain_ms
 
 

@@ -189,13 +189,18 @@ def test_model_config_gives_sizes_and_a_draft_model_its_layers():
     assert broken.notes
 
 
-def test_bench_record_takes_the_backend_that_servers_use():
+def test_bench_record_holds_every_backend():
     rows = [
         {"num_bytes": 57344, "backend": "gloo", "median_us": 330.0, "fused": False, "correct": True},
         {"num_bytes": 57344, "backend": "shm", "median_us": 5.0, "fused": False, "correct": True},
     ]
     found = named(read_bench_record(texts.document(json.dumps({"rows": rows, "settings": {"world_size": 2}}))))
-    assert found == {"all_reduce_us.57344": 330.0, "all_reduce_backend": "gloo", "tp": 2.0}
+    assert found == {
+        "bench.us.gloo.57344": 330.0,
+        "bench.us.fastverify.57344": 5.0,
+        "bench.world_size": 2.0,
+        "tp": 2.0,
+    }
 
 
 def test_bench_record_of_gpus_is_read_as_servers_run_it():
@@ -214,7 +219,7 @@ def test_bench_record_of_gpus_is_read_as_servers_run_it():
         row | {"median_us": 2.0, "backend": "push", "setting": None},
     ]
     found = named(read_bench_record(texts.document(json.dumps({"rows": rows}))))
-    assert found == {"all_reduce_us.57344": 12.0, "all_reduce_backend": "nccl"}
+    assert found == {"bench.us.nccl.57344": 12.0, "bench.us.push.57344": 2.0}
 
 
 def test_measurement_of_a_campaign(measurement):

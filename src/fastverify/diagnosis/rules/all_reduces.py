@@ -112,7 +112,9 @@ def above_floor(report: Report) -> Iterator[Finding]:
                 threshold=MAX_OVER_PRIOR,
                 threshold_source=f"twice {prior.source}",
                 confidence="medium" if report.machine.is_fabric_implied else "high",
-                evidence=report.evidence_named("verify_all_reduce_ms", "all_reduces_per_verify", "all_reduce_us", "tp"),
+                evidence=report.evidence_named(
+                    "verify_all_reduce_ms", "all_reduces_per_verify", "all_reduce_us", f"bench.us.nccl.{size}", "tp"
+                ),
                 next="Benchmark the all-reduce alone, in a graph: if it is fast there, ranks wait for each other; if "
                 "not, look at peer access, ACS, IOMMU and NCCL_P2P_LEVEL.",
                 arms=(arm.name,),
@@ -153,6 +155,9 @@ def _measured(report: Report, arm: ArmReading) -> Iterator[tuple[int, float, str
         yield size, verdict.all_reduce_us, "in the verify pass"
     if arm.facts.all_reduce_backend in _PLAIN_BACKENDS:
         for measured_size, us in sorted((arm.facts.all_reduce_us or {}).items()):
+            yield measured_size, us, "in the benchmark"
+    if arm is report.main_arm and report.facts.bench.world_size == arm.facts.tp:
+        for measured_size, us in sorted(report.facts.bench.us.get("nccl", {}).items()):
             yield measured_size, us, "in the benchmark"
 
 

@@ -77,7 +77,7 @@ def _all_reduce_growth_ms(report: Report, arm: ArmReading) -> float:
     sizes = (report.message_bytes(arm, plain=True), report.message_bytes(arm))
     if count is None or sizes[0] is None or sizes[1] is None:
         return 0.0
-    small, large = report.prior(arm, sizes[0]), report.prior(arm, sizes[1])
+    small, large = report.expected(arm, sizes[0]), report.expected(arm, sizes[1])
     if small is None or large is None:
         return 0.0
     return count * max(large.us - small.us, 0.0) / US_PER_MS
