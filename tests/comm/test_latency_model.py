@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -228,3 +229,37 @@ def test_a_record_of_the_benchmark_is_judged(script: ModuleType, tmp_path: Path)
     assert script.judge(push)[0].modelled_us == best_protocol(Scheme.PUSH, 2, 8192, H200_NVLINK)[1]
     both = [best_protocol(scheme, 4, 8192, H200_HOST)[1] for scheme in (Scheme.HOST_INBOX, Scheme.HOST_OUTBOX)]
     assert script.judge(host)[0].modelled_us == min(both)
+
+
+def corrected_rows() -> list[tuple[str, list[int], list[str]]]:
+    """Rows of ranks below "Corrected": what they are, the sizes above them, the cells."""
+    page = (SCRIPT.parents[1] / "docs" / "all-reduce-predictions.md").read_text().partition("## Corrected")[2]
+    rows, sizes = [], []
+    for line in page.splitlines():
+        what, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| |"):
+            sizes = [int(cell.split()[0]) * {"KB": 1024, "MB": 1 << 20}[cell.split()[1]] for cell in cells]
+        elif re.match(r"\d ranks[,:] ", what) and len(cells) == len(sizes):
+            rows.append((what.partition(" (")[0], sizes, cells))
+        elif not line.startswith("|"):
+            sizes = []
+    return rows
+
+
+def test_corrected_predictions_are_what_the_model_says() -> None:
+    schemes = {
+        "push": (Scheme.PUSH, H200_NVLINK),
+        "push two-shot": (Scheme.PUSH_TWO_SHOT, H200_NVLINK),
+        "one-shot inbox": (Scheme.HOST_INBOX, H200_HOST),
+        "one-shot outbox": (Scheme.HOST_OUTBOX, H200_HOST),
+        "two-shot": (Scheme.HOST_TWO_SHOT, H200_HOST),
+    }
+    rows = corrected_rows()
+    assert len(rows) == 10
+    for what, sizes, cells in rows:
+        scheme, link = schemes[re.split("[,:] ", what)[1]]
+        for num_bytes, cell in zip(sizes, cells, strict=True):
+            protocol, us = best_protocol(scheme, int(what[0]), num_bytes, link)
+            number, _, letter = cell.partition(" ")
+            assert number == (f"{us:.1f}" if us < 10 else f"{us:.0f}"), (what, num_bytes)
+            assert letter in ("", protocol.name[0]), (what, num_bytes)
