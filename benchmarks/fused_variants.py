@@ -127,7 +127,9 @@ VARIANTS = (
     Variant(
         "residual stored after the total", (_fused(_STORE_RESIDUAL, ""), _fused(_FINISH, _STORE_RESIDUAL + _FINISH))
     ),
-    Variant("given back before the total", (_fused(_GIVE_BACK, ""), _fused(_RECEIVE, _RECEIVE + _GIVE_BACK))),
+    Variant(
+        "given back while the total is on its way", (_fused(_GIVE_BACK, ""), _fused(_OFFER, _OFFER + "\n" + _GIVE_BACK))
+    ),
     Variant(
         "bytes awaited within the block only",
         (Edit("ptx.cuh", "try_wait.parity.acquire.cluster.shared", "try_wait.parity.shared"),),

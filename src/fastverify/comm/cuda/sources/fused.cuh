@@ -157,8 +157,8 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
     is_first_row = false;
     Sums<WORDS> sums[UNITS];
     add_up(channel, turn, span, spots, units.own, sums);
-    row_total.offer<Sum>(add_to_residual(call, span, sums, units));
     give_back_all(channel, span, spots);
+    row_total.offer<Sum>(add_to_residual(call, span, sums, units));
     store_whole_units(call.residual, span, units.residual);
     const float scale = rsqrtf(row_total.total<Sum>() * mean_factor + call.eps);
     Unit<WORDS> normed[UNITS];
