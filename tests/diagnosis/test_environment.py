@@ -81,6 +81,19 @@ def test_a_dump_from_the_recorded_output_of_two_h200():
     assert result.facts.fabric == "nvlink"
 
 
+@pytest.mark.parametrize(("written", "told"), [("1", [0, 1]), ("-1", None)])
+def test_numa_nodes_of_gpus_are_told_where_the_firmware_names_them(
+    written: str, told: list[int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_facts, "PCI_DEVICES", tmp_path)
+    for bus, node in (("0000:01:00.0", "0"), ("0000:41:00.0", written)):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "numa_node").write_text(node)
+    environment = read_environment(run=Machine())
+    assert environment.facts.get("host.gpu_numa_nodes") == told
+    assert ("virtual machines" in environment.unread.get("host.gpu_numa_nodes", "")) == (told is None)
+
+
 def test_idle_gpus_say_nothing_about_the_width_under_load():
     environment = read_environment(run=Machine(load=0))
     assert environment.facts["hardware.link_under_load"] is False

@@ -39,11 +39,52 @@ class FakePlatform:
 
 
 class FakeHookRegistry:
+    """Hooks on methods as SGLang 0.5.16 and 0.5.23 apply them; what a hook returns counts unless it is None."""
+
     hooks: dict[str, Any] = {}
 
     @classmethod
     def register(cls, target: str, hook: Any, kind: str) -> None:
         cls.hooks[target.rpartition(".")[2]] = (hook, kind)
+
+    @classmethod
+    def apply_hooks(cls, owner: type) -> None:
+        for name, (hook, kind) in cls.hooks.items():
+            setattr(owner, name, cls.hooked(getattr(owner, name), hook, kind))
+
+    @staticmethod
+    def hooked(original: Any, hook: Any, kind: str) -> Any:
+        def after(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            changed = hook(result, *args, **kwargs)
+            return result if changed is None else changed
+
+        def around(*args: Any, **kwargs: Any) -> Any:
+            return hook(original, *args, **kwargs)
+
+        def before(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = hook(*args, **kwargs) or (args, kwargs)
+            return original(*args, **kwargs)
+
+        return {"after": after, "around": around, "before": before}[kind]
+
+
+class FakeGroupCoordinator:
+    """What SGLang's groups have in common, with its names and parameters; its own sums are told apart by their sign."""
+
+    def __init__(self, cpu_group: dist.ProcessGroup, world_size: int, group_name: str | None = None) -> None:
+        self.cpu_group, self.world_size = cpu_group, world_size
+        self.device, self.unique_name = torch.device("cpu"), f"{group_name}:0"
+        self.is_destroyed = False
+
+    def _all_reduce_out_place(self, input_: torch.Tensor, outplace_all_reduce_method: str) -> torch.Tensor:
+        return -input_
+
+    def _all_reduce_in_place(self, input_: torch.Tensor) -> None:
+        input_.neg_()
+
+    def destroy(self) -> None:
+        self.is_destroyed = True
 
 
 def install_fakes() -> None:
@@ -100,24 +141,23 @@ def check_sglang(rank: int, world_size: int, rendezvous: str) -> None:
         "_all_reduce_in_place": "around",
         "destroy": "before",
     }
-    coordinator = SimpleNamespace(
-        cpu_group=join(rank, world_size, rendezvous), device="cpu", unique_name="tp:0", world_size=world_size
-    )
-    hooks["__init__"][0](None, coordinator)
+    FakeHookRegistry.apply_hooks(FakeGroupCoordinator)
+    cpu_group = join(rank, world_size, rendezvous)
+    group = FakeGroupCoordinator(cpu_group, world_size, group_name="tp")
+    other = FakeGroupCoordinator(cpu_group, world_size, group_name="attention_tp")
     x = torch.arange(6.0)
-    out_of_place, in_place = hooks["_all_reduce_out_place"][0], hooks["_all_reduce_in_place"][0]
-
-    def original(_: Any, input_: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return input_.neg_()
-
-    assert torch.equal(
-        out_of_place(original, coordinator, x, outplace_all_reduce_method="ca"), world_size * torch.arange(6.0)
-    )
-    in_place(original, coordinator, x)
+    assert torch.equal(group._all_reduce_out_place(x, "auto"), world_size * x), "as its operator calls it"
+    assert torch.equal(group._all_reduce_out_place(x, outplace_all_reduce_method="ca"), world_size * x)
+    assert torch.equal(x, torch.arange(6.0)), "SGLang keeps using its input"
+    assert torch.equal(group._all_reduce_out_place(x.int(), "ca"), -x.int()), "no float: SGLang's own"
+    assert torch.equal(other._all_reduce_out_place(x, "ca"), -x), "other groups stay SGLang's"
+    group._all_reduce_in_place(x)
     assert torch.equal(x, world_size * torch.arange(6.0))
-    hooks["destroy"][0](coordinator)
-    in_place(original, coordinator, x)
-    assert torch.equal(x, -world_size * torch.arange(6.0)), "after the end of the group SGLang's own"
+    other._all_reduce_in_place(x)
+    assert torch.equal(x, -world_size * torch.arange(6.0))
+    group.destroy()
+    assert group.is_destroyed
+    assert torch.equal(group._all_reduce_out_place(x, "ca"), -x), "after the end of the group SGLang's own"
 
 
 def check_failure_on_one_rank(rank: int, world_size: int, rendezvous: str) -> None:

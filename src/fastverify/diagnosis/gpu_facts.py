@@ -149,6 +149,10 @@ def _add_numa_nodes(environment: Environment, bus_ids: list[str]) -> None:
         except (OSError, ValueError):
             environment.add("host.gpu_numa_nodes", None, "the kernel does not show these PCI devices here")
             return
+    if min(nodes, default=0) < 0:
+        # Source: kernel documentation, ABI/testing/sysfs-bus-pci: -1 where the firmware names no node.
+        environment.add("host.gpu_numa_nodes", None, "the firmware names no node for the GPUs, as in virtual machines")
+        return
     environment.add("host.gpu_numa_nodes", nodes)
 
 

@@ -2,8 +2,9 @@
 
 SGLang calls `register` in every process before it makes its groups, and applies the hooks. Both ways in which a group
 sums (into a new tensor, which it takes inside CUDA graphs, and in place) come to us first; what we decline goes on to
-the way that SGLang had chosen. FlashInfer's all-reduce, where a flag has turned it on, does not come by here.
-Written against SGLang 0.5.23 and its plug-in system.
+the way that SGLang had chosen. torch.compile sees none of it: both ways run inside SGLang's opaque operators.
+What does not come by here: tensors on the CPU, --enable-symm-mem outside torch.compile, FlashInfer's all-reduce, sums
+fused with a norm, and groups of data-parallel attention. Written against SGLang 0.5.16 and 0.5.23.
 """
 
 from __future__ import annotations
