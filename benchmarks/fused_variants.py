@@ -76,8 +76,9 @@ _STORE_RESIDUAL = "    store_whole_units(call.residual, span, units.residual);\n
 _READ_TURN = "  Turn turn = read_turn(call);\n"
 _LOAD = "  await_launch_before();\n  units.load(call, span, column);\n"
 _SEND = "    send<Protocol, Boxes>(call, turn, span, units.own);\n"
+_ALLOW = "      allow_next_launch();  // its blocks would have delayed the sends\n"
 _RETIRE = (
-    "    if (is_first_row) {\n      retire_epoch(call, turn);\n      row_total.meet();\n    }\n"
+    "    if (is_first_row) {\n" + _ALLOW + "      retire_epoch(call, turn);\n      row_total.meet();\n    }\n"
     "    is_first_row = false;\n"
 )
 _SPOTS = "    Spot spots[UNITS];\n    find_spots(channel, span, 0, spots);\n"
@@ -108,7 +109,7 @@ _NO_ADDENDS = (
     _fused("weight[k] = load_whole_unit<WORDS>(call.weight, column + k * span.stride);", "weight[k] = units.own[k];"),
 )
 _NO_RESIDUAL_STORE = (_fused(_STORE_RESIDUAL, ""),)
-_NO_PUSH = (Edit("call.cuh", "  allow_next_launch();\n", ""),)
+_NO_PUSH = (_fused(_ALLOW, ""),)
 
 VARIANTS = (
     Variant("as it is"),

@@ -94,6 +94,7 @@ __device__ __forceinline__ Turn read_turn(const Call& call) {
 
 __device__ __forceinline__ Turn begin_turn(const Call& call) {
   await_launch_before();
+  allow_next_launch();
   return read_turn(call);
 }
 
@@ -101,10 +102,8 @@ __device__ __forceinline__ Turn begin_turn(const Call& call) {
 __device__ __forceinline__ u32 epoch_after(u32 epoch) { return epoch == 0xffffffffu ? 2u : epoch + 1u; }
 
 // Every thread of the block has read the epoch. It belongs after the first sends, where the barrier costs nothing: data is
-// on its way. Nobody waits for the ticket before `end_turn`. Blocks of the next launch would have delayed the sends, so
-// they may come only now.
+// on its way. Nobody waits for the ticket before `end_turn`.
 __device__ __forceinline__ void retire_epoch(const Call& call, Turn& turn) {
-  allow_next_launch();
   __syncthreads();
   if (threadIdx.x == 0) turn.ticket = atomicAdd(&control_of(call)->arrived_blocks, 1u);
 }

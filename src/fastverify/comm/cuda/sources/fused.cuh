@@ -151,6 +151,7 @@ __device__ __forceinline__ void all_reduce_norm(const Call& call) {
     Spot spots[UNITS];
     find_spots(channel, span, 0, spots);
     if (is_first_row) {
+      allow_next_launch();  // its blocks would have delayed the sends
       retire_epoch(call, turn);
       row_total.meet();
     }
