@@ -127,3 +127,15 @@ def test_layout_keeps_order_and_lengths_and_shortens_only_idle_time(rows: list[K
     removed_us = sum(cut.idle_us - (cut.end_us - cut.start_us) for cut in layout.cuts)
     span_us = (work.end_ns.max() - work.start_ns.min()) / 1000
     assert layout.length_us + removed_us == pytest.approx(span_us)
+
+
+def test_kernels_without_a_length_have_a_page_without_a_drawing() -> None:
+    mark = Mark("execute_context_0(0)_generation_1(4)", 0, 0)
+    text = render_page(analyse([make_trace([Kernel(GEMM, 0, 0, 0)], [mark])]))
+    assert "<rect" not in text
+
+
+def test_every_output_tells_what_the_first_collective_waited() -> None:
+    analysis = analyse(read_traces([CUTS / "fastverify-h200"]))
+    for text in (render_page(analysis), render_markdown(analysis.profile)):
+        assert "332 ms on rank 1 is in the first collective" in text

@@ -74,6 +74,8 @@ def _median_pass(analysis: Analysis, row: PassRow) -> tuple[Layout | None, list[
             rows.append(members[index].work)
             offsets.append(int((rank.clock_offset_us or 0.0) * NS_PER_US))
             ranks.append(rank.rank)
+    if not any((work.end_ns[i] > work.start_ns[i]).any() for work, i in zip(works, rows, strict=True)):
+        return None, []  # kernels without a length: a drawing has no scale
     return lay_out(works, rows, offsets), ranks
 
 
