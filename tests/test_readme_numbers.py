@@ -16,6 +16,26 @@ def test_demo_table_is_the_record() -> None:
         assert f"| {before} | {after} |" in README, name
 
 
+def test_gpu_table_is_the_record() -> None:
+    rows = json.loads((RESULTS / "all_reduce_gpu_h200x2_2026-11.json").read_text())["results"]["rows"]
+    labels = {
+        "`push`, as the chooser runs it": ("auto", None),
+        "FlashInfer": ("flashinfer", None),
+        "vLLM's custom kernel": ("vllm", None),
+        "NCCL": ("nccl", "default"),
+        "`host`": ("host", None),
+        "NCCL without peer access": ("nccl", "p2p_off"),
+    }
+    for name, (backend, setting) in labels.items():
+        us = {
+            row["num_bytes"]: row["median_us"]
+            for row in rows
+            if (row["backend"], row["setting"], row["fused"]) == (backend, setting, False)
+        }
+        cells = " | ".join(f"{us[size << 10]:.2f}" for size in (8, 56, 224, 1024))
+        assert f"| {name} | {cells} |" in README, name
+
+
 def test_linked_records_exist() -> None:
     for part in README.split("](")[1:]:
         target = part.partition(")")[0]
