@@ -10,6 +10,8 @@ US_PER_MS = 1_000.0
 MS_PER_S = 1_000.0
 BYTES_PER_KB = 1024
 BYTES_PER_MB = 1024 * 1024
+# What a benchmark accepts as one message of one rank; servers send a few MB.
+MAX_MESSAGE_BYTES = 1024 * BYTES_PER_MB
 # One element of a message between ranks, by dtype.
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SIZES = {"MB": BYTES_PER_MB, "M": BYTES_PER_MB, "KB": BYTES_PER_KB, "K": BYTES_PER_KB, "B": 1}

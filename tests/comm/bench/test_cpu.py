@@ -1,4 +1,6 @@
 import dataclasses
+import os
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from fastverify.comm.group import Group, create_group
 from fastverify.errors import ConfigError, WorkerDiedError
 from tests.ranks import CONTEXT, run_ranks
 
+_RUN_RANK = cpu_launch._run_rank
+
 
 @pytest.mark.parametrize(
     ("changes", "rule"),
@@ -24,6 +28,7 @@ from tests.ranks import CONTEXT, run_ranks
         ({"iterations": 2}, "3 or more iterations"),
         ({"dtype": "int8"}, "got 'int8'"),
         ({"backends": ("nccl",)}, "among gloo, shm"),
+        ({"sizes": (4096, 1 << 40)}, "at most 1024 MB.*got 1099511627776"),
     ],
 )
 def test_settings_that_cannot_be_measured_are_refused(changes: dict[str, object], rule: str) -> None:
@@ -98,3 +103,17 @@ def test_a_rank_that_fails_ends_the_benchmark_with_its_traceback(monkeypatch: py
 
 def die_quietly(rank: int, config: BenchConfig, folder: str, sender: object) -> None:
     """A rank that the kernel killed: no message, only a closed pipe."""
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("quick_start")
+def test_what_a_rank_refuses_is_raised_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that only the ranks read: the user gets its one sentence and its exit code, no traceback."""
+    monkeypatch.setattr(cpu_launch, "_run_rank", run_with_a_wrong_limit)
+    with pytest.raises(ConfigError, match=r"^FASTVERIFY_COMM_TIMEOUT_S must be a number"):
+        run_bench(BenchConfig(sizes=(4096,)))
+
+
+def run_with_a_wrong_limit(*arguments: Any) -> None:
+    os.environ["FASTVERIFY_COMM_TIMEOUT_S"] = "soon"
+    _RUN_RANK(*arguments)

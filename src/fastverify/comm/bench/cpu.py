@@ -30,7 +30,7 @@ from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.group import Group
 from fastverify.comm.shm import ShmBackend
 from fastverify.errors import ConfigError, FastverifyError
-from fastverify.units import ns_to_us
+from fastverify.units import MAX_MESSAGE_BYTES, format_bytes, ns_to_us
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CHOOSERS = {"gloo": choose_gloo, "shm": choose_shm}
@@ -72,6 +72,11 @@ class BenchConfig:
                 raise ConfigError(f"a size must be whole elements of {self.dtype}, got {num_bytes} bytes.")
         if not self.sizes:
             raise ConfigError("give at least one size.")
+        if max(self.sizes) > MAX_MESSAGE_BYTES:
+            raise ConfigError(
+                f"a size is at most {format_bytes(MAX_MESSAGE_BYTES)}, since every rank holds several messages, got "
+                f"{max(self.sizes)} bytes."
+            )
 
     @property
     def itemsize(self) -> int:

@@ -1,6 +1,7 @@
 """Starts the ranks of the all-reduce benchmark, follows their progress, and hands back rank 0's result.
 
-It knows nothing of backends or timing; see bench.py. A rank that dies ends the run with its traceback.
+It knows nothing of backends or timing; see cpu.py. A rank that raises an error of errors.py ends the run with that
+error, any other with its traceback. Ranks end with the process that started them, however that ends.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 
 import torch
 
+from fastverify.comm.bench.children import end_with_parent, shielded_from_interrupts
 from fastverify.comm.bench.cpu import BenchConfig, BenchResult, OnProgress, measure
 from fastverify.comm.group import create_group
-from fastverify.errors import WorkerDiedError
+from fastverify.errors import FastverifyError, WorkerDiedError
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -32,15 +34,19 @@ def run_bench(config: BenchConfig, on_progress: OnProgress = lambda done, total:
             for rank, (_, sender) in enumerate(pipes)
         ]
         try:
-            for process, (_, sender) in zip(processes, pipes, strict=True):
-                process.start()
-                sender.close()  # so that the end of the rank ends the pipe
+            with shielded_from_interrupts():
+                for process, (_, sender) in zip(processes, pipes, strict=True):
+                    process.start()
+                    sender.close()  # so that the end of the rank ends the pipe
             return _collect([receiver for receiver, _ in pipes], on_progress)
         finally:
             _stop(processes)
+            for receiver, _ in pipes:
+                receiver.close()
 
 
 def _run_rank(rank: int, config: BenchConfig, folder: str, sender: Connection) -> None:
+    end_with_parent()
     torch.set_num_threads(1)
     send: Callable[[tuple[str, Any]], None] = sender.send
     try:
@@ -50,6 +56,8 @@ def _run_rank(rank: int, config: BenchConfig, folder: str, sender: Connection) -
         }
         result = measure(groups, config, lambda done, total: send(("progress", (done, total))))
         send(("result", result))
+    except FastverifyError as error:
+        send(("refusal", error))
     except Exception:  # noqa: BLE001 - the parent raises it, whatever it is
         send(("error", traceback.format_exc()))
 
@@ -63,6 +71,8 @@ def _collect(receivers: list[Connection], on_progress: OnProgress) -> BenchResul
             assert isinstance(receiver, Connection)
             rank = waiting[receiver]
             kind, value = _receive(receiver)
+            if kind == "refusal":
+                raise value
             if kind == "error":
                 raise WorkerDiedError(f"rank {rank} of the benchmark failed:\n{value}")
             if kind == "progress" and rank == 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from fastverify.comm.gpu.table import NORM, Op
 from fastverify.errors import ConfigError
-from fastverify.units import ITEM_BYTES
+from fastverify.units import ITEM_BYTES, MAX_MESSAGE_BYTES, format_bytes
 
 MODES = ("graph", "eager")
 DEFAULT_SETTING = "default"
@@ -62,6 +62,11 @@ class GpuBenchConfig:
             raise ConfigError(f"sizes are whole rows of {row_bytes} bytes with this hidden size, got {self.sizes}.")
         if not self.backends:
             raise ConfigError("give at least one backend.")
+        if max(self.sizes) > MAX_MESSAGE_BYTES:
+            raise ConfigError(
+                f"a size is at most {format_bytes(MAX_MESSAGE_BYTES)}, since every rank holds several messages, got "
+                f"{max(self.sizes)} bytes."
+            )
 
     @property
     def itemsize(self) -> int:

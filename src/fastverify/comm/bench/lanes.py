@@ -24,6 +24,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from fastverify.comm.bench.children import end_with_parent, shielded_from_interrupts
 from fastverify.errors import ConfigError, EnvironmentMissingError, ShapeError, UnsupportedError, WorkerDiedError
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -80,9 +81,14 @@ class Lane:
         self._folder = tempfile.TemporaryDirectory(prefix="fastverify-bench-")
         self._connections: list[Connection] = []
         self._processes: list[BaseProcess] = []
-        for rank in range(spec.num_ranks):
-            self._start(context, rank)
-        self._collect("start", timeout_s)
+        try:
+            with shielded_from_interrupts():
+                for rank in range(spec.num_ranks):
+                    self._start(context, rank)
+            self._collect("start", timeout_s)
+        except BaseException:
+            self._kill()  # nobody has this lane to close it
+            raise
 
     def call(self, method: str, *arguments: Any, timeout_s: float) -> list[Any]:
         """The answers of all ranks, in rank order. Raises LaneError; the lane is then closed unless all refused."""
@@ -179,6 +185,7 @@ def _exit_text(exit_code: int | None) -> str:
 
 def _serve(spec: LaneSpec, rank: int, folder: str, connection: Connection) -> None:
     """A rank's process: open the worker, then answer until the parent closes the pipe or says so."""
+    end_with_parent()
     os.environ.update(spec.env)
     _send_output_to(Path(folder) / f"{rank}.log")
     opened: list[Any] = []
