@@ -28,6 +28,8 @@ VARIABLES = (
         "FASTVERIFY_CACHE_DIR", "folder of compiled GPU kernels and measured all-reduce tables", "~/.cache/fastverify"
     ),
 )
+# What the time limits of gloo and NCCL can hold, in milliseconds of 32 bits.
+_LONGEST_S = 2_000_000.0
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
@@ -38,7 +40,11 @@ def read(name: str) -> str:
 
 def cache_folder() -> Path:
     """Where compiled kernels and measured tables are kept."""
-    return Path(read("FASTVERIFY_CACHE_DIR")).expanduser()
+    folder = Path(read("FASTVERIFY_CACHE_DIR"))
+    try:
+        return folder.expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{folder} needs a home folder, and there is none. Set FASTVERIFY_CACHE_DIR.") from error
 
 
 def read_positive_float(name: str) -> float:
@@ -48,8 +54,11 @@ def read_positive_float(name: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not value > 0:
-        raise ConfigError(f"{name} must be a number above 0, got {text!r}. Unset it to use {_BY_NAME[name].default}.")
+    if not 0 < value <= _LONGEST_S:
+        raise ConfigError(
+            f"{name} must be a number above 0 and at most {_LONGEST_S:g}, got {text!r}. "
+            f"Unset it to use {_BY_NAME[name].default}."
+        )
     return value
 
 

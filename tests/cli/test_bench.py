@@ -104,3 +104,20 @@ def test_a_wrong_sum_is_a_finding_and_stands_out(
     assert "did not run" in table
     assert "shm: not here" in table
     assert "300.0 (9.0) ok" in table
+
+
+@pytest.mark.parametrize("name", ["page.txt", "folder.html", "gone/page.html"])
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.html").mkdir()
+    monkeypatch.setattr(bench, "run_with_progress", lambda config: pytest.fail("it measures"))
+    assert run(["bench", "all-reduce", "--device", "cpu", "--plot", str(tmp_path / name)]) == ExitCode.BAD_INPUT
+    assert "--plot writes" in capsys.readouterr().err
+
+
+def test_a_group_without_a_verb_says_its_help_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench"]) == ExitCode.BAD_INPUT
+    captured = capsys.readouterr()
+    assert "all-reduce" in captured.out
+    assert captured.err == ""

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,7 @@ def test_misspelt_variable_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def test_bad_value_names_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTVERIFY_COMM_TIMEOUT_S", "soon")
-    with pytest.raises(ConfigError, match="above 0, got 'soon'"):
+    with pytest.raises(ConfigError, match="above 0 and .*, got 'soon'.*Unset it to use 60"):
         env.read_positive_float("FASTVERIFY_COMM_TIMEOUT_S")
 
 
@@ -67,3 +69,41 @@ def test_prompts_that_are_no_utf8_are_bad_input(tmp_path: Path, capsys: pytest.C
     prompts.write_bytes(b'{"text": "caf\xe9"}')
     assert run(["plan", "-o", str(tmp_path), "--prompts", str(prompts)]) == ExitCode.BAD_INPUT
     assert "prompts are a readable UTF-8 file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "1e300", "0", "-1"])
+def test_a_time_limit_is_one_that_a_clock_can_hold(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTVERIFY_COMM_TIMEOUT_S", text)
+    with pytest.raises(ConfigError, match="above 0 and at most"):
+        env.read_positive_float("FASTVERIFY_COMM_TIMEOUT_S")
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("FASTVERIFY_CACHE_DIR", raising=False)
+    monkeypatch.setattr(Path, "expanduser", refuse)
+    with pytest.raises(ConfigError, match="Set FASTVERIFY_CACHE_DIR"):
+        env.cache_folder()
+
+
+def test_a_reader_that_left_is_no_finding() -> None:
+    """Exit code 1 means that something was found."""
+    code = """
+import os, sys
+read, write = os.pipe()
+os.close(read)
+os.dup2(write, 1)
+from fastverify.cli.main import run
+os._exit(run(["env", "--json"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (ExitCode.ENVIRONMENT, "")
+
+
+def test_closed_standard_output_is_one_line() -> None:
+    command = ["sh", "-c", 'exec "$0" -m fastverify env --json >&-', sys.executable]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == ExitCode.ENVIRONMENT
+    assert done.stderr.startswith("fastverify: the system refused a file operation: standard output is closed")

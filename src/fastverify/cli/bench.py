@@ -65,8 +65,8 @@ def bench_all_reduce(
     plot: Annotated[Path | None, typer.Option(help="Also write the curves to this .html file.")] = None,
 ) -> None:
     """Latency of every all-reduce backend by message size, alone and with residual + RMSNorm, each checked."""
-    if plot is not None and plot.suffix != ".html":
-        raise ConfigError(f"--plot writes an .html file, got {plot}.")
+    if plot is not None:
+        check_plot(plot)
     if dtype and dtype not in ITEM_BYTES:
         raise ConfigError(f"--dtype must be one of {', '.join(ITEM_BYTES)}, got {dtype!r}.")
     request = Request(sizes, model, batch, k, world_size, dtype, iterations, backends, hidden_size)
@@ -78,6 +78,14 @@ def bench_all_reduce(
         all_correct = run_on_cpu(request, as_json=as_json, plot=plot)
     if not all_correct:
         raise typer.Exit(ExitCode.FINDING)
+
+
+def check_plot(path: Path) -> None:
+    """Before minutes of measuring, not after. Raises ConfigError where no page can be written."""
+    if path.suffix != ".html" or path.is_dir():
+        raise ConfigError(f"--plot writes an .html file, got {path}.")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--plot writes into a folder that exists, got {path}. Make {path.parent} first.")
 
 
 def choose_device(device: str, virtual_ranks: int) -> str:

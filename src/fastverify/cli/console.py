@@ -1,5 +1,6 @@
 """Where a command writes: data on stdout, progress and remarks on stderr; rich honours NO_COLOR and dumb terminals."""
 
+import errno
 import json
 import sys
 from typing import Any
@@ -12,7 +13,10 @@ err = Console(stderr=True, highlight=False)
 
 def print_json(document: dict[str, Any]) -> None:
     """One JSON document on stdout; numbers that JSON cannot hold are a bug, not a `NaN`."""
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "standard output is closed")
+    sys.stdout.write(text)
 
 
 def print_text(text: str) -> None:

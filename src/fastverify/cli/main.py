@@ -70,12 +70,17 @@ def run(arguments: list[str] | None = None) -> int:
         logging.getLogger(__name__).debug("the operation that failed", exc_info=True)
         err.print(f"fastverify: {_system_words(error)}", markup=False, soft_wrap=True)
         return ExitCode.ENVIRONMENT
+    except SystemExit as request:
+        if isinstance(request.__context__, BrokenPipeError):  # typer's 1 would read as a finding
+            return ExitCode.ENVIRONMENT
+        raise
     except (typer.Abort, KeyboardInterrupt):
         err.print("fastverify: interrupted")
         return ExitCode.INTERRUPTED
     except UsageError as error:
         message = error.format_message()  # type: ignore[attr-defined]
-        err.print(f"fastverify: {message} Try `fastverify --help`.", markup=False, soft_wrap=True)
+        if message:  # a group without a verb has printed its help and says nothing else
+            err.print(f"fastverify: {message} Try `fastverify --help`.", markup=False, soft_wrap=True)
         return ExitCode.BAD_INPUT
 
 
