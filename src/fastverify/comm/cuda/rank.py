@@ -49,7 +49,9 @@ class CudaRank:
         overlap: bool = True,
     ) -> None:
         self.rank = rank
-        self.device = kernels.device
+        # Control of call.cuh: all zero but the epoch.
+        self._control = torch.tensor([1, 0, 0, 0, 0], dtype=torch.int32, device=kernels.device)
+        self.device = self._control.device  # with its index, as every tensor says it
         self._stream = stream
         self._guard = StreamGuard(rank)
         self._inboxes = inboxes
@@ -62,8 +64,6 @@ class CudaRank:
         self._templates: dict[tuple[Launch, int, int], Call] = {}
         self._fused_shapes: dict[tuple[int, int], Launch] = {}
         self._status = StatusWords()
-        # Control of call.cuh: all zero but the epoch.
-        self._control = torch.tensor([1, 0, 0, 0, 0], dtype=torch.int32, device=self.device)
 
     @property
     def stream(self) -> torch.cuda.Stream:
@@ -284,16 +284,17 @@ class CudaRank:
         for tensor in tensors:
             if tensor.nbytes == 0:
                 raise ShapeError(f"a message must have at least 1 byte, got shape {list(tensor.shape)}.")
-            if not (tensor.is_cuda and tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0):
+            if not (tensor.device == self.device and tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0):
                 raise ShapeError(
-                    f"tensors must be contiguous on the GPU and aligned to {_ALIGNMENT} bytes, got strides "
+                    f"tensors must be contiguous on {self.device} and aligned to {_ALIGNMENT} bytes, got strides "
                     f"{tensor.stride()} on {tensor.device} at offset {tensor.data_ptr() % _ALIGNMENT}."
                 )
 
     def _check_vectors(self, x: torch.Tensor, *vectors: torch.Tensor) -> None:
+        self._check_memory(*vectors)
         for vector in vectors:
-            if x.dim() != 2 or vector.shape != x.shape[1:] or vector.dtype != x.dtype or vector.data_ptr() % _ALIGNMENT:
+            if x.dim() != 2 or vector.shape != x.shape[1:] or vector.dtype != x.dtype:
                 raise ShapeError(
-                    f"x must be [rows, hidden], weight and bias [hidden] of its dtype, aligned to {_ALIGNMENT} bytes, "
-                    f"got {list(x.shape)} {x.dtype} and {list(vector.shape)} {vector.dtype}."
+                    f"x must be [rows, hidden], weight and bias [hidden] of its dtype, got {list(x.shape)} {x.dtype} "
+                    f"and {list(vector.shape)} {vector.dtype}."
                 )
