@@ -21,3 +21,12 @@ def test_an_ended_process_is_found(with_pidfd: bool, monkeypatch: pytest.MonkeyP
         assert peers.wait_for_dead(timeout_s=5.0) == [1]
     peers.close()
     peers.close()
+
+
+def test_a_process_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process_id: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(processes, "_open_pidfd", lambda process_id: None)
+    monkeypatch.setattr(os, "kill", refuse)
+    assert PeerProcesses([1]).find_dead() == []

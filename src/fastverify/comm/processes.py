@@ -57,6 +57,8 @@ class PeerProcesses:
             os.kill(self._process_ids[rank], 0)
         except ProcessLookupError:
             return False
+        except PermissionError:  # another user's: it is there
+            return True
         return True
 
 

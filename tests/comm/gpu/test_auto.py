@@ -4,6 +4,7 @@ import torch
 from fastverify.comm.backend import SUPPORTED, Support
 from fastverify.comm.communicator import Communicator, create_communicator
 from fastverify.comm.cuda.launch import Launch, Protocol
+from fastverify.comm.gpu import auto
 from fastverify.comm.gpu.auto import AutoBackend
 from fastverify.comm.gpu.plan import Pick, Plan, Step
 from fastverify.comm.group import Group, create_group
@@ -140,3 +141,16 @@ def test_names_depend_on_the_device_of_the_group() -> None:
         create_communicator(gpus, "shm")
     with pytest.raises(ConfigError, match="on cpu is one of auto, gloo, shm, got 'push'"):
         create_communicator(cpus, "push")
+
+
+def test_what_was_found_for_old_shapes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "_MAX_SHAPES", 10)
+    backend = AutoBackend({"nccl": Spy("nccl")}, Plan({}))
+    weight = torch.ones(1)
+    for length in range(1, 100):
+        x = torch.zeros(length, 1)
+        backend.all_reduce(x)
+        backend.all_reduce_residual_rmsnorm(x, torch.zeros_like(x), weight, 1e-5)
+        backend.all_gather(x)
+    sizes = [len(known) for known in (backend._sums, backend._norms, backend._gathers)]
+    assert all(0 < size <= 10 for size in sizes), sizes

@@ -140,3 +140,24 @@ def test_a_digest_sees_one_bit_the_order_and_which_tensor() -> None:
     changed.view(torch.int16)[500] ^= 1
     assert digest([x]) == digest([x.clone()])
     assert len({digest([x]), digest([changed]), digest([x.flip(0)]), digest([x, changed]), digest([changed, x])}) == 5
+
+
+@pytest.mark.parametrize("world_size", [3, 5, 6, 7])
+def test_a_float32_chain_of_any_number_of_ranks_is_judged(world_size: int) -> None:
+    """It rounds at every addition, and still less than once per call in sum."""
+    inputs = make_inputs((4, 512), world_size, torch.float32, CPU)
+    num_calls = count_calls(50, torch.float32, world_size)
+
+    def sum_(x: torch.Tensor, slot: object) -> torch.Tensor:
+        terms = inputs.integers if torch.equal(x, inputs.integers[0]) else (x,) * world_size
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+    assert is_chain_right(run_chain(inputs, num_calls, "all_reduce", sum_), inputs, num_calls, "contract")
+
+    def sum_wrongly(x: torch.Tensor, slot: object) -> torch.Tensor:
+        return sum_(x, slot) * (1 + 1e-5)
+
+    assert not is_chain_right(run_chain(inputs, num_calls, "all_reduce", sum_wrongly), inputs, num_calls, "contract")

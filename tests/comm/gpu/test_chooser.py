@@ -10,7 +10,7 @@ from fastverify.comm.gpu.auto import AutoBackend
 from fastverify.comm.gpu.chooser import GpuChooser, Shapes
 from fastverify.comm.gpu.table import Row
 from fastverify.comm.group import Group, create_group
-from fastverify.errors import EnvironmentMissingError
+from fastverify.errors import EnvironmentMissingError, FastverifyError
 from tests.comm import fake_gpu_backends as fakes
 from tests.ranks import run_ranks
 
@@ -167,3 +167,21 @@ def lose(patch: pytest.MonkeyPatch, lost: str) -> None:
         return create(group, name)
 
     patch.setattr(fakes, "create", create_or_fail)
+
+
+def test_a_backend_asked_for_by_name_must_be_right_too(tmp_path: Path) -> None:
+    run_ranks(choose_a_wrong_one, 2, str(tmp_path))
+
+
+def choose_a_wrong_one(rank: int, world_size: int, rendezvous: str, folder: str) -> None:
+    group = create_group(rank, world_size, rendezvous, timeout_s=30)
+    sum_out = fakes.FakeRank.all_reduce
+
+    def sum_wrongly(self: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+        return sum_out(self, *arguments, **options).add_(1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fakes.FakeRank, "all_reduce", sum_wrongly)
+        with pytest.raises(FastverifyError, match="gave a right answer: push: its answers were wrong"):
+            make_chooser(group, folder, ("push",)).choose_named("push")
+    assert fakes.CLOCK.closed[-1] == "push"

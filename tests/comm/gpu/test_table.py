@@ -107,3 +107,16 @@ def test_the_key_holds_what_may_change_a_time(monkeypatch: pytest.MonkeyPatch, t
     version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.82.07  Release Build\n")
     assert read_driver_version(version) == "580.82.07"
     assert read_driver_version(tmp_path / "missing") == "unknown"
+
+
+def test_a_setting_file_that_may_not_be_read_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One rank that raised here would leave the others waiting for it."""
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    path = tmp_path / "nccl.conf"
+    path.write_text("NCCL_ALGO=Ring")
+    assert read_setting_files([path])[str(path)] != "unknown"
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert read_setting_files([path]) == {str(path): "unknown"}

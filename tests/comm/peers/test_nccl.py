@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.comm.peers.test_nccl_settings import BROADCAST_ERROR
 from torch._C import _distributed_c10d as c10d
 
 from fastverify.comm.backend import OutOfPlaceBackend
@@ -18,6 +17,7 @@ from fastverify.comm.peers.nccl_window import WINDOW_BYTES, NcclWindowBackend, f
 from fastverify.comm.processes import PeerProcesses
 from fastverify.errors import CommTimeoutError, ConfigError, FastverifyError, UnsupportedError
 from tests.comm.fake_gpus import FakeEvent, FakeFacts, fake_group, put_gpu_calls_aside, set_facts
+from tests.comm.peers.test_nccl_settings import BROADCAST_ERROR
 
 DUPLICATE_ERROR = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for "

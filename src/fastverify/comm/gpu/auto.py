@@ -8,6 +8,7 @@ changes the way with the size, the last bit may change too: a fused norm adds th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -18,6 +19,8 @@ from fastverify.comm.gpu.table import NORM
 from fastverify.comm.rmsnorm import add_residual_quick_norm_
 from fastverify.errors import UnsupportedError
 
+# Arbitrary: more shapes than a server warms up; finding a backend again costs microseconds.
+_MAX_SHAPES = 4096
 _Key = tuple[int, torch.dtype]
 _NormKey = tuple[int, int, torch.dtype]
 
@@ -74,6 +77,7 @@ class AutoBackend:
         """Every rank's `x` in rank order."""
         backend = self._gathers.get(x.nbytes)
         if backend is None:
+            _forget_when_full(self._gathers)
             backend = self._gathers[x.nbytes] = self._find_gather(x.nbytes)
         return backend.all_gather(x)
 
@@ -89,6 +93,7 @@ class AutoBackend:
             backend, support = self._find(*key)
             if not support.ok:
                 raise UnsupportedError(f"{support.reason}.")
+            _forget_when_full(self._sums)
             self._sums[key] = backend
         return backend
 
@@ -103,6 +108,7 @@ class AutoBackend:
         """Whose fused operation is planned, or None for the planned sum and then the norm."""
         key = (x.numel(), x.shape[-1], x.dtype)
         if key not in self._norms:
+            _forget_when_full(self._norms)
             self._norms[key] = self._find_norm(x)
         return self._norms[key]
 
@@ -122,3 +128,9 @@ class AutoBackend:
     def _holders(self, picks: tuple[Pick, ...]) -> list[AllReduceBackend]:
         holders = (holder_of(pick.backend) for pick in picks)
         return [self._backends[holder] for holder in holders if holder in self._backends]
+
+
+def _forget_when_full(known: dict[Any, Any]) -> None:
+    """A server that sees a new length at every prefill must not grow for ever."""
+    if len(known) >= _MAX_SHAPES:
+        known.clear()

@@ -137,6 +137,9 @@ class GpuChooser:
             rows = list(table.rows)
             source = f"launches measured in {table.measured_s:.1f} s"
         plan = make_plan(rows)
+        if not plan.steps.get("all_reduce"):
+            backend.close()
+            raise _no_right_answer(rows)
         apply_plan(backend, holder_of(name), plan)
         return backend, GpuChoice(name, f"asked for; {source}", table=table, plan=plan, path=self._path)
 
@@ -199,8 +202,7 @@ class GpuChooser:
         _close(backend for holder, backend in opened.items() if holder not in wanted)
         kept = {holder: backend for holder, backend in opened.items() if holder in wanted}
         if not kept:
-            reasons = "; ".join(f"{row.backend}: {row.reason}" for row in table.rows if row.reason)
-            raise FastverifyError(f"no all-reduce between these GPUs gave a right answer: {reasons}.")
+            raise _no_right_answer(table.rows)
         for holder, backend in kept.items():
             apply_plan(backend, holder, plan)
         chosen = AutoBackend(kept, plan)
@@ -256,6 +258,11 @@ def _describe_steps(steps: Sequence[Step]) -> str:
     *earlier, (last, _) = runs
     limited = [f"{name} up to {format_bytes(max_bytes)}" for name, max_bytes in earlier]
     return ", then ".join([*limited, last])
+
+
+def _no_right_answer(rows: Sequence[Row]) -> FastverifyError:
+    reasons = "; ".join(dict.fromkeys(f"{row.backend}: {row.reason}" for row in rows if row.reason))
+    return FastverifyError(f"no all-reduce between these GPUs gave a right answer: {reasons}.")
 
 
 def _close(backends: Iterable[AllReduceBackend]) -> None:

@@ -67,8 +67,9 @@ def read_environment() -> dict[str, str]:
 
 def read_setting_files(paths: Sequence[Path] | None = None) -> dict[str, str]:
     """A hash of each file from which NCCL takes variables that the environment does not set."""
-    paths = paths or [Path("/etc/nccl.conf"), Path("~/.nccl.conf").expanduser()]
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths if path.is_file()}
+    # Not expanduser(), which raises where the user has no home folder.
+    paths = paths or [Path("/etc/nccl.conf"), Path(os.path.expanduser("~/.nccl.conf"))]  # noqa: PTH111
+    return {str(path): _hash_file(path) for path in paths if path.is_file()}
 
 
 def read_driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str:
@@ -101,6 +102,14 @@ def read_gpu(group: Group) -> dict[str, Any]:
         "pci": _read_pci_path(group.device),
         "links": _read_links(group),
     }
+
+
+def _hash_file(path: Path) -> str:
+    """One that this user must not read is none that NCCL reads."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return UNKNOWN
 
 
 def _list_files(folder: Traversable) -> list[Traversable]:
