@@ -1,6 +1,6 @@
 """How fast is the shared-memory all-reduce against gloo between CPU ranks, alone and fused with residual and RMSNorm?
 
-Every backend in the same run, in turn, checked against an exact sum; the method is that of src/fastverify/comm/bench/cpu.py.
+Every backend in the same run, in turn, checked against an exact sum; the method is that of comm/bench/cpu.py.
 Each setting is launched several times, because where the ranks' cores lie decides much and changes between launches;
 the spread between launches is that of A against A. Run it on a quiet machine.
 """

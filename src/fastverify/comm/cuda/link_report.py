@@ -2,7 +2,7 @@
 
 A measurement that could not be made is a row with a reason instead of a value. It knows what the numbers of PCIe mean,
 not what they should be on this machine: bounds are of the link, verdicts compare what was measured here with itself.
-Source of the collapse and staging findings: public reports, docs/all-reduce.md.
+Source of the collapse and staging findings: public reports, docs/all-reduce-gpu.md.
 """
 
 from __future__ import annotations
