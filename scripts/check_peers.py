@@ -68,6 +68,9 @@ def main() -> int:
     parser.add_argument("--late", action="store_true")
     parser.add_argument("--deadline-s", type=float, default=120.0)
     options = parser.parse_args()
+    unknown = [name for name in options.backends if name not in GPU_BACKENDS]
+    if unknown:
+        parser.error(f"a backend is one of {', '.join(GPU_BACKENDS)}, got {', '.join(unknown)}")
     if options.world_size < 2:
         parser.error(f"it takes 2 or more GPUs, one per rank; torch sees {torch.cuda.device_count()}")
     checks: dict[str, tuple[Callable[..., Answer], dict[str, str], str]] = {}

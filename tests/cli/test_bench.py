@@ -121,3 +121,16 @@ def test_a_group_without_a_verb_says_its_help_and_nothing_else(capsys: pytest.Ca
     captured = capsys.readouterr()
     assert "all-reduce" in captured.out
     assert captured.err == ""
+
+
+def test_a_run_in_which_nothing_ran_is_not_fine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastverify.comm.bench.cpu import BenchResult, BenchRow
+
+    rows = tuple(BenchRow("shm", 4096, 2, "float32", fused, reason="not here") for fused in (False, True))
+    monkeypatch.setattr(bench, "run_with_progress", lambda config: BenchResult(rows, {"shm": "not here"}))
+    assert run(["bench", "all-reduce", "--backends", "shm", "--sizes", "4096"]) == ExitCode.ENVIRONMENT
+    captured = capsys.readouterr()
+    assert "shm: not here" in captured.out
+    assert "nothing that was asked for ran" in captured.err

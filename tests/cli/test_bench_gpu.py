@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from fastverify.cli import bench_gpu
+from fastverify.cli.bench_request import MAX_GPU_RANKS
 from fastverify.cli.exit_codes import ExitCode
 from fastverify.cli.main import run
 from fastverify.comm.bench import gpu_run
 from fastverify.comm.bench.gpu_rows import DEFAULT_SIZES, GpuBenchConfig, GpuBenchResult, GpuBenchRow
+from fastverify.comm.cuda.call import MAX_RANKS
 
 ROW_KEYS = {
     "backend", "num_bytes", "world_size", "dtype", "fused", "median_us", "iqr_us", "correct", "reason",
@@ -138,7 +140,8 @@ def test_rows_of_a_hidden_size(configs: list[GpuBenchConfig], capsys: pytest.Cap
         (["--backends", "push,nickel"], "--backends is one of push, push_two_shot,"),
         (["--nccl-settings", "fast"], "--nccl-settings is one of default, p2p_off, ll,"),
         (["--mode", "lazy"], "--mode must be one of graph, eager, both, got 'lazy'"),
-        (["--virtual-ranks", "1"], "--virtual-ranks needs 2 or more ranks, got 1"),
+        (["--virtual-ranks", "1"], "--virtual-ranks needs 2 to 8 ranks, got 1"),
+        (["--virtual-ranks", "9"], "--virtual-ranks needs 2 to 8 ranks, got 9"),
         (["--virtual-ranks", "2", "--backends", "nccl"], "virtual ranks run push, push_two_shot, islands"),
         (["--virtual-ranks", "2", "--world-size", "4"], "--virtual-ranks is the world size, got 2"),
         (["--device", "cpu", "--virtual-ranks", "2"], "cannot go with --device cpu"),
@@ -175,3 +178,7 @@ def test_no_gpu_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(gpu_run, "count_gpus", lambda: 0)
     assert run(["bench", "all-reduce", "--virtual-ranks", "2"]) == ExitCode.ENVIRONMENT
     assert "needs an NVIDIA GPU that torch sees" in capsys.readouterr().err
+
+
+def test_virtual_ranks_are_as_many_as_our_kernels_take() -> None:
+    assert MAX_GPU_RANKS == MAX_RANKS

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fastverify.cli import bench_gpu
 from fastverify.cli.bench_links import bench_links
-from fastverify.cli.bench_request import GpuRequest, Request, split_names
+from fastverify.cli.bench_request import GpuRequest, Request, require_times, split_names
 from fastverify.cli.console import err, out, print_json, print_text
 from fastverify.cli.exit_codes import ExitCode
 from fastverify.errors import ConfigError, EnvironmentMissingError
@@ -119,6 +119,7 @@ def run_on_cpu(request: Request, *, as_json: bool, plot: Path | None) -> bool:
         print_table(config, result)
     if plot is not None:
         write_plot(config, result, plot)
+    require_times(row.median_us for row in result.rows)
     return all(row.correct is not False for row in result.rows)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.progress import Progress
 from rich.table import Table
 
-from fastverify.cli.bench_request import GpuRequest, Request
+from fastverify.cli.bench_request import GpuRequest, Request, require_times
 from fastverify.cli.console import err, out, print_json, print_text
 from fastverify.errors import ConfigError, EnvironmentMissingError
 from fastverify.hardware import read_gpu_facts, read_machine
@@ -47,6 +47,7 @@ def run(request: Request, gpu_request: GpuRequest, *, as_json: bool, plot: Path 
         print_result(config, result, advice)
     if plot is not None:
         write_plot(config, result, passes, plot)
+    require_times(row.median_us for row in result.rows)
     return all(row.correct is not False for row in result.rows)
 
 

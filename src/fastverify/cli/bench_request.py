@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastverify.errors import ConfigError
+from fastverify.errors import ConfigError, EnvironmentMissingError
 from fastverify.units import ITEM_BYTES
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
+# Of our own kernels (comm/cuda/workspace.py); this module loads without torch.
+MAX_GPU_RANKS = 8
 MODES = {"": ("graph",), "graph": ("graph",), "eager": ("eager",), "both": ("graph", "eager")}
 
 
@@ -50,8 +53,8 @@ class GpuRequest:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"--mode must be one of {', '.join(filter(None, MODES))}, got {self.mode!r}.")
-        if self.virtual_ranks == 1:
-            raise ConfigError("--virtual-ranks needs 2 or more ranks, got 1.")
+        if self.virtual_ranks and not 2 <= self.virtual_ranks <= MAX_GPU_RANKS:
+            raise ConfigError(f"--virtual-ranks needs 2 to {MAX_GPU_RANKS} ranks, got {self.virtual_ranks}.")
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -65,6 +68,12 @@ class GpuRequest:
             raise ConfigError(
                 f"{', '.join(given)}: for GPUs only, and this run is on the CPU. Add --device cuda if there is a GPU."
             )
+
+
+def require_times(medians_us: Iterable[float | None]) -> None:
+    """After the report. Raises EnvironmentMissingError where nothing ran, so that a script does not read it as fine."""
+    if all(median_us is None for median_us in medians_us):
+        raise EnvironmentMissingError("nothing that was asked for ran here; the report says why. Try other --backends.")
 
 
 def split_names(text: str) -> tuple[str, ...]:

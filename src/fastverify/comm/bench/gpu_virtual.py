@@ -13,7 +13,7 @@ import torch
 from fastverify.comm.backend import SUPPORTED, Support
 from fastverify.comm.bench.gpu_launches import find_candidate, picked_launch_text
 from fastverify.comm.bench.gpu_rows import CaseKey, GpuBenchConfig, Prepared
-from fastverify.comm.cuda.launch import Launch, Protocol
+from fastverify.comm.cuda.launch import LINE_BYTES, Launch, Protocol
 from fastverify.comm.cuda.rank import CudaRank
 from fastverify.comm.cuda.virtual_ranks import VirtualRanks
 from fastverify.comm.gpu.backends import find_gpu_backend
@@ -87,7 +87,7 @@ class VirtualBench:
         self._virtual[name] = VirtualRanks(
             self._config.world_size,
             "host" if fabric_of(name) == "host" else "push",
-            max_bytes=max(self._config.sizes),
+            max_bytes=max(LINE_BYTES, *self._config.sizes),
             device=str(self._gpu.device),
         )
         return Support(True, find_gpu_backend(name).summary)
