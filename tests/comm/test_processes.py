@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,11 @@ def test_a_process_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(processes, "_open_pidfd", lambda process_id: None)
     monkeypatch.setattr(os, "kill", refuse)
     assert PeerProcesses([1]).find_dead() == []
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no pidfd")
+def test_descriptors_end_with_the_object_where_nobody_closes_it() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(10):
+        PeerProcesses([os.getpid()])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

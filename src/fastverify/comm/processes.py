@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import time
+import weakref
 from collections.abc import Sequence
 
 # Arbitrary: long enough not to burn a core, short against what a person notices.
@@ -21,6 +22,8 @@ class PeerProcesses:
     def __init__(self, process_ids: Sequence[int]) -> None:
         self._process_ids = tuple(process_ids)
         self._pidfds = [_open_pidfd(process_id) for process_id in self._process_ids]
+        # A backend that fails while it is set up has nobody who would close it.
+        self._close_pidfds = weakref.finalize(self, _close_all, self._pidfds)
 
     def find_dead(self) -> list[int]:
         """Ranks whose process has ended."""
@@ -42,9 +45,7 @@ class PeerProcesses:
 
     def close(self) -> None:
         """Close the descriptors. Calling twice is harmless."""
-        for pidfd in self._pidfds:
-            if pidfd is not None:
-                os.close(pidfd)
+        self._close_pidfds()
         self._pidfds = [None] * len(self._pidfds)
 
     def _is_alive(self, rank: int) -> bool:
@@ -60,6 +61,12 @@ class PeerProcesses:
         except PermissionError:  # another user's: it is there
             return True
         return True
+
+
+def _close_all(pidfds: Sequence[int | None]) -> None:
+    for pidfd in pidfds:
+        if pidfd is not None:
+            os.close(pidfd)
 
 
 def _open_pidfd(process_id: int) -> int | None:

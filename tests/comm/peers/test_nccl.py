@@ -112,6 +112,9 @@ def test_calls_answer_and_the_watchdog_is_told_to_abort_instead_of_ending_the_pr
     assert backend.all_gather(torch.tensor([[1, 2]])).shape == (2, 1, 2)
     backend.close()
     assert backend._nccl.ended_by == ["shutdown"]
+    for call in (backend.all_reduce, backend.all_gather, backend.broadcast):
+        with pytest.raises(FastverifyError, match="nccl backend is closed"):
+            call(torch.zeros(4))
 
 
 @pytest.mark.usefixtures("library")

@@ -1,8 +1,7 @@
 import pytest
 
-from fastverify.comm.peers.nccl_settings import NCCL_SETTINGS, explain_failure, find_correction, find_setting
+from fastverify.comm.peers.nccl_settings import NCCL_SETTINGS, explain_failure, find_correction
 from fastverify.diagnosis.known_bugs import known_bugs
-from fastverify.errors import ConfigError
 from fastverify.tuning.catalogue.entry import catalogue_of
 
 NEW, OLD = (2, 31, 0), (2, 28, 9)
@@ -90,12 +89,3 @@ def test_refusals_say_why() -> None:
     assert "2.24" in NCCL_SETTINGS["ll128"].find_support((2, 21, 5), 2).reason
     assert "NVLink" in NCCL_SETTINGS["p2p_level_sys"].find_support(OLD, 2, is_pcie=False).reason
     assert NCCL_SETTINGS["default"].find_support(OLD, 1).reason
-
-
-def test_only_what_can_sum_wrongly_asks_for_a_data_check() -> None:
-    assert [name for name, setting in NCCL_SETTINGS.items() if setting.needs_data_check] == ["ll128"]
-
-
-def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(ConfigError, match="tree_plain"):
-        find_setting("Tree")

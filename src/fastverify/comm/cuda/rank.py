@@ -199,10 +199,6 @@ class CudaRank:
             f"open new ranks: these are out of step."
         )
 
-    def epochs(self) -> tuple[int, ...]:
-        """The number of the next call, read from the GPU: one counter for calls of every kind."""
-        return (int(self._control[0]) % 2**32,)
-
     def set_epoch(self, epoch: int) -> None:
         """Continue from this call number, for tests of the wrap; on every rank before any call."""
         self._control[0] = epoch - 2**32 if epoch >= 2**31 else epoch

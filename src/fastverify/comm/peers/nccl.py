@@ -141,6 +141,8 @@ class NcclBackend(PeerBackend):
         self._run("an all-reduce", lambda: self._nccl.allreduce([out], _sum_options()))
 
     def _run(self, what: str, start: Callable[[], Any]) -> None:
+        if self._is_closed:
+            raise FastverifyError(f"the {self.name} backend is closed. Create a new one on every rank.")
         if self._is_aborted or self._has_failed():
             raise self._overdue("an earlier NCCL collective", self._group.timeout_s)
         try:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from fastverify.comm.backend import SUPPORTED, Support
-from fastverify.errors import ConfigError
 
 Version = tuple[int, ...]
 # Named per function (`allreduce:tree`) since 2.24; a list for all functions goes first since 2.31.
@@ -43,11 +42,6 @@ class NcclSetting:
     def env(self) -> dict[str, str]:
         """All variables that a process of this setting gets."""
         return {**_MULTICAST_OFF, **self.changes}
-
-    @property
-    def needs_data_check(self) -> bool:
-        """Whether its sums must be compared at every message size before anybody uses it."""
-        return "data check" in self.caution
 
     def find_support(self, nccl_version: Version, world_size: int, is_pcie: bool = True) -> Support:
         """Whether it means anything to this NCCL, number of ranks and fabric (`is_pcie`: no NVLink between them)."""
@@ -136,13 +130,6 @@ _SETTINGS = (
     ),
 )
 NCCL_SETTINGS: Mapping[str, NcclSetting] = MappingProxyType({setting.name: setting for setting in _SETTINGS})
-
-
-def find_setting(name: str) -> NcclSetting:
-    """The setting of this name. Raises ConfigError for an unknown one."""
-    if name not in NCCL_SETTINGS:
-        raise ConfigError(f"an NCCL setting is one of {', '.join(NCCL_SETTINGS)}, got {name!r}.")
-    return NCCL_SETTINGS[name]
 
 
 def find_correction(setting: NcclSetting, error_text: str, nccl_version: Version) -> NcclSetting | None:
