@@ -15,18 +15,20 @@ pytestmark = pytest.mark.ranks
 
 
 @cache
-def measure(world_size: int = 2, cold_l2: bool = False, dtype: str = "bfloat16") -> GpuBenchResult:
+def measure(
+    world_size: int = 2, cold_l2: bool = False, dtype: str = "bfloat16", backends: tuple[str, ...] = NAMES
+) -> GpuBenchResult:
     config = GpuBenchConfig(
         sizes=(1024, 4100),
         world_size=world_size,
-        backends=NAMES,
+        backends=backends,
         modes=("graph", "eager"),
         dtype=dtype,
         iterations=3,
         calls=6,
         cold_l2=cold_l2,
     )
-    plan = LanePlan(LaneSpec("default", world_size, partial(open_rank, config)), NAMES, "default")
+    plan = LanePlan(LaneSpec("default", world_size, partial(open_rank, config)), backends, "default")
     return run_gpu_bench(config, plans=[plan], open_lane=partial(Lane, context=CONTEXT))
 
 
@@ -36,7 +38,7 @@ def rows_of(result: GpuBenchResult, backend: str, *, fused: bool, mode: str = "g
 
 @pytest.mark.parametrize("options", [{}, {"cold_l2": True}, {"dtype": "float16"}, {"world_size": 3}])
 def test_right_backends_are_right_in_place_and_out_of_place(options: dict[str, object]) -> None:
-    result = measure(**options)
+    result = measure(**({"backends": ("push", "nccl")} | options if options else {}))
     for backend in ("push", "nccl"):
         for fused in (False, True):
             for mode, num_calls in (("graph", 6), ("eager", 1)):
