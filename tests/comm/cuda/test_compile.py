@@ -60,6 +60,15 @@ def test_a_kernel_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_kept_file_that_is_no_kernel_is_compiled_anew(tmp_path: Path) -> None:
+    spec = make_spec("all_reduce.cu", 2, torch.bfloat16, 1)
+    cubin = load_cubin(spec, "sm_80", tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(b"")
+    assert load_cubin(spec, "sm_80", tmp_path) == cubin
+    assert path.read_bytes() == cubin
+
+
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     spec = make_spec("all_reduce.cu", 2, torch.float16, 1)

@@ -23,6 +23,7 @@ from fastverify.errors import EnvironmentMissingError, FastverifyError
 
 logger = logging.getLogger(__name__)
 
+_ELF = b"\x7fELF"
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _HEADERS = ("call.cuh", "fused.cuh", "inbox.cuh", "parts.cuh", "ptx.cuh", "row_total.cuh", "units.cuh")
 _OPTIONS = ("--std=c++17", "-default-device")
@@ -46,9 +47,12 @@ def load_cubin(spec: KernelSpec, architecture: str, cache_folder: Path | None = 
     folder = cache_folder or env.cache_folder()
     path = folder / cache_name(spec, architecture, nvrtc_version())
     try:
-        return path.read_bytes()
+        kept = path.read_bytes()
     except OSError:
-        cubin = compile_cubin(spec, architecture)
+        kept = b""
+    if kept.startswith(_ELF):  # not so after a power cut that kept the name and lost the bytes
+        return kept
+    cubin = compile_cubin(spec, architecture)
     try:
         _write_whole(path, cubin)
     except OSError as error:
