@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
@@ -20,6 +18,7 @@ from typing import Any
 
 from fastverify import env
 from fastverify.errors import EnvironmentMissingError, FastverifyError
+from fastverify.whole_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ def load_cubin(spec: KernelSpec, architecture: str, cache_folder: Path | None = 
         return kept
     cubin = compile_cubin(spec, architecture)
     try:
-        _write_whole(path, cubin)
+        write_whole(path, cubin)
     except OSError as error:
         logger.warning("compiled kernels are not kept, since %s cannot be written: %s", folder, error)
     return cubin
@@ -126,15 +125,3 @@ def _checked(result: tuple[Any, ...]) -> Any:
     if status.value != 0:
         raise FastverifyError(f"NVRTC failed: {status.name}.")
     return values[0] if values else None
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".compiling-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
@@ -20,6 +18,7 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 
 from fastverify.comm.cuda.launch import Launch
 from fastverify.errors import ConfigError
+from fastverify.whole_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ def write_table(path: Path, key: Key, table: Table) -> None:
     header = json.dumps({"schema_version": SCHEMA_VERSION, "key": key}, indent=1)[:-2]
     text = f'{header},\n "table": {table.to_json()}\n}}\n'
     try:
-        _write_whole(path, text)
+        write_whole(path, text.encode())
     except OSError as error:
         logger.warning("the measured all-reduce is not kept, since %s cannot be written: %s", path, error)
 
@@ -132,18 +131,6 @@ def _parse(text: str, key: Key) -> Table:
     if known != json.loads(json.dumps(key)):
         raise ConfigError("it must be of this machine, these versions and this environment, and is not.")
     return Table.from_json(json.dumps(table))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".measured-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _row_to_dict(row: Row) -> dict[str, Any]:
