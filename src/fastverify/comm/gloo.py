@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, ReduceOp, Work
 
-from fastverify.comm.backend import SUPPORTED, Support
+from fastverify.comm.backend import Support
+from fastverify.comm.dtypes import find_sum_support
 from fastverify.comm.processes import PeerProcesses
 from fastverify.comm.rmsnorm import add_residual_rms_norm_
 from fastverify.errors import CommTimeoutError, UnsupportedError
 
 if TYPE_CHECKING:
     from fastverify.comm.group import Group
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class GlooBackend:
@@ -40,11 +39,7 @@ class GlooBackend:
 
     def can_run(self, num_elements: int, dtype: torch.dtype) -> Support:
         """Any size above zero of a 16-bit or 32-bit float."""
-        if dtype not in _DTYPES:
-            return Support(ok=False, reason=f"gloo sums float32, bfloat16 and float16, got {dtype}")
-        if num_elements < 1:
-            return Support(ok=False, reason=f"an all-reduce needs 1 or more elements, got {num_elements}")
-        return SUPPORTED
+        return find_sum_support(self.name, num_elements, dtype)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Sum over ranks into `x`; see the contract."""

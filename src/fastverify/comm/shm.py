@@ -13,6 +13,7 @@ import torch
 
 from fastverify import env
 from fastverify.comm.backend import SUPPORTED, Support
+from fastverify.comm.dtypes import find_sum_support
 from fastverify.comm.processes import PeerProcesses
 from fastverify.comm.rmsnorm import add_residual_rms_norm_
 from fastverify.errors import EnvironmentMissingError, ShapeError, UnsupportedError
@@ -92,11 +93,7 @@ class ShmBackend:
 
     def can_run(self, num_elements: int, dtype: torch.dtype) -> Support:
         """Any size above zero of a 16-bit or 32-bit float."""
-        if dtype not in _DTYPE_CODES:
-            return Support(ok=False, reason=f"shm sums float32, bfloat16 and float16, got {dtype}")
-        if num_elements < 1:
-            return Support(ok=False, reason=f"an all-reduce needs 1 or more elements, got {num_elements}")
-        return SUPPORTED
+        return find_sum_support(self.name, num_elements, dtype)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Sum over ranks into `x`; see the contract."""

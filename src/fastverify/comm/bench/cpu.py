@@ -25,14 +25,15 @@ from fastverify.comm.accuracy import (
     sum_error_bound,
 )
 from fastverify.comm.backend import AllReduceBackend
+from fastverify.comm.bench.limits import check_largest, check_world_size
 from fastverify.comm.chooser import Timing, choose_gloo, choose_shm
+from fastverify.comm.dtypes import DTYPES
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.group import Group
 from fastverify.comm.shm import ShmBackend
 from fastverify.errors import ConfigError, FastverifyError
-from fastverify.units import MAX_MESSAGE_BYTES, format_bytes, ns_to_us
+from fastverify.units import ns_to_us
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CHOOSERS = {"gloo": choose_gloo, "shm": choose_shm}
 BACKENDS = tuple(_CHOOSERS)
 # Turns are blocks of calls, not single calls: after a gloo call its thread still works and moves ranks between cores,
@@ -60,8 +61,7 @@ class BenchConfig:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}.")
-        if not 2 <= self.world_size <= 64:
-            raise ConfigError(f"an all-reduce needs 2 to 64 ranks, got world_size {self.world_size}.")
+        check_world_size(self.world_size)
         if self.iterations < 3:
             raise ConfigError(f"a median and its spread need 3 or more iterations, got {self.iterations}.")
         unknown = sorted(set(self.backends) - set(BACKENDS))
@@ -72,11 +72,7 @@ class BenchConfig:
                 raise ConfigError(f"a size must be whole elements of {self.dtype}, got {num_bytes} bytes.")
         if not self.sizes:
             raise ConfigError("give at least one size.")
-        if max(self.sizes) > MAX_MESSAGE_BYTES:
-            raise ConfigError(
-                f"a size is at most {format_bytes(MAX_MESSAGE_BYTES)}, since every rank holds several messages, got "
-                f"{max(self.sizes)} bytes."
-            )
+        check_largest(self.sizes)
 
     @property
     def itemsize(self) -> int:

@@ -20,10 +20,10 @@ from fastverify.comm.backend import Support
 from fastverify.comm.bench.gpu_launches import find_candidate, picked_launch_text
 from fastverify.comm.bench.gpu_rows import CaseKey, GpuBenchConfig, Prepared
 from fastverify.comm.cuda.launch import Launch
+from fastverify.comm.dtypes import DTYPES
 from fastverify.comm.gloo import GlooBackend
 from fastverify.comm.gpu.backends import find_gpu_backend
 from fastverify.comm.gpu.case import (
-    DTYPES,
     Inputs,
     count_calls,
     digest,

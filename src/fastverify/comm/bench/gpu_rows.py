@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from fastverify.comm.bench.limits import check_largest, check_world_size
 from fastverify.comm.gpu.table import NORM, Op
 from fastverify.errors import ConfigError
-from fastverify.units import ITEM_BYTES, MAX_MESSAGE_BYTES, format_bytes
+from fastverify.units import ITEM_BYTES
 
 MODES = ("graph", "eager")
 DEFAULT_SETTING = "default"
@@ -47,8 +48,7 @@ class GpuBenchConfig:
             unknown = [value for value in given if value not in allowed]
             if unknown or not given:
                 raise ConfigError(f"{name} is one of {', '.join(allowed)}, got {', '.join(unknown) or 'none'}.")
-        if not 2 <= self.world_size <= 64:
-            raise ConfigError(f"an all-reduce needs 2 to 64 ranks, got world_size {self.world_size}.")
+        check_world_size(self.world_size)
         if self.iterations < 3 or self.calls < 1:
             raise ConfigError(
                 f"a median and its spread need 3 or more iterations and a graph 1 or more calls, got "
@@ -62,11 +62,7 @@ class GpuBenchConfig:
             raise ConfigError(f"sizes are whole rows of {row_bytes} bytes with this hidden size, got {self.sizes}.")
         if not self.backends:
             raise ConfigError("give at least one backend.")
-        if max(self.sizes) > MAX_MESSAGE_BYTES:
-            raise ConfigError(
-                f"a size is at most {format_bytes(MAX_MESSAGE_BYTES)}, since every rank holds several messages, got "
-                f"{max(self.sizes)} bytes."
-            )
+        check_largest(self.sizes)
 
     @property
     def itemsize(self) -> int:

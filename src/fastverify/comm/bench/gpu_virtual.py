@@ -16,8 +16,9 @@ from fastverify.comm.bench.gpu_rows import CaseKey, GpuBenchConfig, Prepared
 from fastverify.comm.cuda.launch import LINE_BYTES, Launch, Protocol
 from fastverify.comm.cuda.rank import CudaRank
 from fastverify.comm.cuda.virtual_ranks import VirtualRanks
+from fastverify.comm.dtypes import DTYPES
 from fastverify.comm.gpu.backends import find_gpu_backend
-from fastverify.comm.gpu.case import DTYPES, Inputs, count_calls, digest, is_chain_right, judge, make_inputs
+from fastverify.comm.gpu.case import Inputs, count_calls, digest, is_chain_right, judge, make_inputs
 from fastverify.comm.gpu.device import CudaDevice
 from fastverify.comm.gpu.launches import (
     OWN_BACKENDS,

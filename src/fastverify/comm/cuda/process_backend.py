@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from fastverify.comm.backend import SUPPORTED, Support
+from fastverify.comm.backend import Support
 from fastverify.comm.cuda.kernels import DTYPE_NUMBERS
 from fastverify.comm.cuda.launch import Protocol as LineProtocol
 from fastverify.comm.cuda.watchdog import WATCHDOG, Watch, Watchdog
+from fastverify.comm.dtypes import find_sum_support
 from fastverify.comm.rmsnorm import add_residual_rms_norm_
 from fastverify.errors import FastverifyError, ShapeError, UnsupportedError
 
@@ -72,11 +73,7 @@ class CudaBackend:
 
     def can_run(self, num_elements: int, dtype: torch.dtype) -> Support:
         """Any size above zero of a 16-bit or 32-bit float; what exceeds the memory of a call goes in pieces."""
-        if dtype not in DTYPE_NUMBERS:
-            return Support(ok=False, reason=f"{self.name} sums float32, bfloat16 and float16, got {dtype}")
-        if num_elements < 1:
-            return Support(ok=False, reason=f"an all-reduce needs 1 or more elements, got {num_elements}")
-        return SUPPORTED
+        return find_sum_support(self.name, num_elements, dtype)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Sum over ranks into `x`; see the contract."""

@@ -26,7 +26,6 @@ from fastverify.comm.gpu.steps import EPS, Operation
 from fastverify.comm.gpu.table import NORM, Accuracy
 from fastverify.comm.gpu.timing import chain_factor, num_safe_calls
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Sums of up to eight of them, and all partial sums of a chain, are integers that bfloat16 holds exactly.
 _LARGEST_INTEGER = 4
 

@@ -75,10 +75,7 @@ class EmulatedRanks:
         """Outputs, which hold their norms after `run`; the residuals then hold their sums."""
         outputs = [torch.full_like(x, float("nan")) for x in inputs]
         calls = [self._make_call(rank, launch, x, out) for rank, (x, out) in enumerate(_pairs(inputs, outputs))]
-        self._alive += *residuals, weight, bias
-        for call, residual in zip(calls, residuals, strict=True):
-            call.residual, call.weight, call.bias = residual.data_ptr(), weight.data_ptr(), _address(bias)
-            call.row_bytes, call.eps = weight.nbytes, eps
+        self._add_norm(calls, residuals, weight, eps, bias)
         self._start("fused", "fused", launch, inputs[0].dtype, calls)
         return outputs
 
@@ -94,10 +91,9 @@ class EmulatedRanks:
         """Norms in 8 bits and their scales, which are there after `run`."""
         outputs = [(torch.empty_like(x, dtype=torch.float8_e4m3fn), torch.full((len(x),), -1.0)) for x in inputs]
         calls = [self._make_call(rank, launch, x, x) for rank, x in enumerate(inputs)]
-        for call, residual, (quantised, scales) in zip(calls, residuals, outputs, strict=True):
-            self._alive += residual, weight, bias, quantised, scales
-            call.residual, call.weight, call.bias = residual.data_ptr(), weight.data_ptr(), _address(bias)
-            call.row_bytes, call.eps = weight.nbytes, eps
+        self._add_norm(calls, residuals, weight, eps, bias)
+        for call, (quantised, scales) in zip(calls, outputs, strict=True):
+            self._alive += quantised, scales
             call.output, call.quantised, call.scale_out = 0, quantised.data_ptr(), scales.data_ptr()
         self._start("fused_fp8", "fused_fp8", launch, inputs[0].dtype, calls)
         return outputs
@@ -113,6 +109,19 @@ class EmulatedRanks:
         self._alive += x, out
         call.input, call.output, call.spin_bound = x.data_ptr(), out.data_ptr(), self._spin_bound
         return call
+
+    def _add_norm(
+        self,
+        calls: list[Call],
+        residuals: list[torch.Tensor],
+        weight: torch.Tensor,
+        eps: float,
+        bias: torch.Tensor | None,
+    ) -> None:
+        self._alive += *residuals, weight, bias
+        for call, residual in zip(calls, residuals, strict=True):
+            call.residual, call.weight, call.bias = residual.data_ptr(), weight.data_ptr(), _address(bias)
+            call.row_bytes, call.eps = weight.nbytes, eps
 
     def _start(self, source: str, operation: str, launch: Launch, dtype: torch.dtype, calls: list[Call]) -> None:
         spec = make_spec(
