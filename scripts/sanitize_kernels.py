@@ -21,14 +21,7 @@ from itertools import product
 
 import torch
 
-from fastverify.comm.accuracy import (
-    add_exactly,
-    is_within,
-    norm_error_bound,
-    norm_exactly,
-    residual_error_bound,
-    sum_error_bound,
-)
+from fastverify.comm.accuracy import is_new_residual, is_norm, is_sum
 from fastverify.comm.cuda.launch import Algorithm, Launch, Protocol
 from fastverify.comm.cuda.rank import CudaRank
 from fastverify.comm.cuda.virtual_ranks import VirtualRanks
@@ -103,14 +96,12 @@ class Answer:
 
     def check(self) -> None:
         """Raises WrongAnswerError. The kernel has ended."""
-        got, dtype = self.x.cpu(), self.case.dtype
+        got = self.x.cpu()
         if not self.case.is_fused:
-            is_right = is_within(got, add_exactly(self.inputs), sum_error_bound(self.inputs, dtype))
+            is_right = is_sum(got, self.inputs)
         else:
-            residual, exact = self.residual.cpu(), add_exactly([self.before, *self.inputs])
-            is_right = is_within(residual, exact, residual_error_bound(self.inputs, self.before)) and is_within(
-                got, norm_exactly(residual, self.weight, EPS), norm_error_bound(residual, self.weight, EPS)
-            )
+            residual = self.residual.cpu()
+            is_right = is_new_residual(residual, self.before, self.inputs) and is_norm(got, residual, self.weight, EPS)
         if not is_right:
             raise WrongAnswerError(f"{self.case} is wrong")
 

@@ -58,3 +58,18 @@ def norm_error_bound(residual: torch.Tensor, weight: torch.Tensor, eps: float) -
 def is_within(x: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> bool:
     """Whether every element is at most `bound` from `exact`. NaN is not."""
     return bool(((x.double() - exact).abs() <= bound).all())
+
+
+def is_sum(x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether `x` is the sum of every rank's input, rounded once."""
+    return is_within(x, add_exactly(inputs), sum_error_bound(inputs, x.dtype))
+
+
+def is_new_residual(residual: torch.Tensor, before: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether `residual` is what it was `before` plus the sum."""
+    return is_within(residual, add_exactly([before, *inputs]), residual_error_bound(inputs, before))
+
+
+def is_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> bool:
+    """Whether `x` is the norm of the residual as it was rounded."""
+    return is_within(x, norm_exactly(residual, weight, eps), norm_error_bound(residual, weight, eps))

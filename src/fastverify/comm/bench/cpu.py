@@ -16,14 +16,7 @@ from time import perf_counter_ns
 
 import torch
 
-from fastverify.comm.accuracy import (
-    add_exactly,
-    is_within,
-    norm_error_bound,
-    norm_exactly,
-    residual_error_bound,
-    sum_error_bound,
-)
+from fastverify.comm.accuracy import is_new_residual, is_norm, is_sum
 from fastverify.comm.backend import AllReduceBackend
 from fastverify.comm.bench.limits import check_largest, check_world_size
 from fastverify.comm.chooser import Timing, choose_gloo, choose_shm
@@ -140,12 +133,10 @@ class _Case:
     def check(self, inputs: Sequence[torch.Tensor]) -> None:
         """Against a float64 sum of every rank's input."""
         if not self.fused:
-            self.correct &= is_within(self.answer, add_exactly(inputs), sum_error_bound(inputs, self.answer.dtype))
+            self.correct &= is_sum(self.answer, inputs)
             return
-        exact_residual = add_exactly([self.residual_source, *inputs])
-        self.correct &= is_within(self.residual, exact_residual, residual_error_bound(inputs, self.residual_source))
-        exact_norm = norm_exactly(self.residual, self.weight, _EPS)
-        self.correct &= is_within(self.answer, exact_norm, norm_error_bound(self.residual, self.weight, _EPS))
+        self.correct &= is_new_residual(self.residual, self.residual_source, inputs)
+        self.correct &= is_norm(self.answer, self.residual, self.weight, _EPS)
 
 
 def measure(groups: dict[str, Group], config: BenchConfig, on_progress: OnProgress) -> BenchResult:

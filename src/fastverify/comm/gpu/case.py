@@ -15,9 +15,8 @@ import torch
 from fastverify.comm.accuracy import (
     UNIT_ROUNDOFF,
     add_exactly,
+    is_norm,
     is_within,
-    norm_error_bound,
-    norm_exactly,
     residual_error_bound,
     sum_error_bound,
 )
@@ -76,7 +75,7 @@ def judge(operation: Operation, inputs: Inputs) -> Accuracy:
         bound = sum_error_bound(inputs.random, answer.dtype)
         return _grade(answer, add_exactly(inputs.random), bound, inputs)
     # The norm is defined on the residual as it was rounded.
-    if not _is_norm(answer, slot.residual, inputs.weight):
+    if not is_norm(answer, slot.residual, inputs.weight, EPS):
         return "wrong"
     exact = add_exactly([inputs.residual, *inputs.random])
     return _grade(slot.residual, exact, residual_error_bound(inputs.random, inputs.residual), inputs)
@@ -89,7 +88,7 @@ def is_chain_right(operation: Operation, inputs: Inputs, num_calls: int, accurac
         return all(torch.equal(output, torch.stack(inputs.integers)) for output in outputs)
     if operation.op == NORM:
         pairs = zip(slots, outputs, strict=True)
-        return all(_is_norm(output, slot.residual, inputs.weight) for slot, output in pairs)
+        return all(is_norm(output, slot.residual, inputs.weight, EPS) for slot, output in pairs)
     length = num_calls if len(slots) == 1 else 1
     expected = add_exactly(inputs.integers) * chain_factor(length, inputs.world_size)
     bound = expected.abs() * _chain_error(length, inputs, accuracy)
@@ -128,7 +127,3 @@ def _chain_error(num_calls: int, inputs: Inputs, accuracy: Accuracy) -> float:
         return 0.0
     num_roundings = 1 if accuracy == "contract" else world_size - 1
     return float((1 + num_roundings * UNIT_ROUNDOFF[inputs.residual.dtype]) ** num_calls - 1)
-
-
-def _is_norm(output: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> bool:
-    return is_within(output, norm_exactly(residual, weight, EPS), norm_error_bound(residual, weight, EPS))
