@@ -4,6 +4,7 @@ A FastverifyError is a user's answer, so it has no traceback; anything else is o
 """
 
 import logging
+import os
 import sqlite3
 import sys
 from typing import Annotated
@@ -59,12 +60,17 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         code = app(args=arguments, standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what is short waits in the buffer: a reader that left must show here, not at exit
         return code if isinstance(code, int) else ExitCode.OK
     except FastverifyError as error:
         err.print(f"fastverify: {error}", markup=False, soft_wrap=True)
         return error.exit_code
     except typer.Exit as request:
         return request.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        return ExitCode.ENVIRONMENT
     except (OSError, sqlite3.Error) as error:
         # A full disk, a folder that is read-only or gone, a damaged ledger: FASTVERIFY_LOG=debug shows where.
         logging.getLogger(__name__).debug("the operation that failed", exc_info=True)
